@@ -1,0 +1,104 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static hy_status open_regular(const char *path, int *fd, size_t *size, hy_error *err)
+{
+    struct stat st;
+    int f = open(path, O_RDONLY | O_CLOEXEC);
+    if (f < 0) return error_at(err, HY_FAILED, path, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(f, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(f);
+        return error_at(err, HY_FAILED, path, "%s is not a regular file", path);
+    }
+    *fd = f;
+    *size = (size_t)st.st_size;
+    return HY_OK;
+}
+
+hy_status file_map_open(const char *path, file_map *map, hy_error *err)
+{
+    int fd;
+    size_t size;
+    hy_status s = open_regular(path, &fd, &size, err);
+    if (s != HY_OK) return s;
+    void *p = NULL;
+    if (size) {
+        p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            int e = errno;
+            close(fd);
+            return error_at(err, HY_FAILED, path, "cannot map %s (%zu bytes): %s", path, size, strerror(e));
+        }
+    }
+    close(fd);
+    *map = (file_map){p, size};
+    return HY_OK;
+}
+
+void file_map_close(file_map *map)
+{
+    if (map->data) munmap((void *)(uintptr_t)map->data, map->size);
+    *map = (file_map){0};
+}
+
+hy_status file_read(const char *path, size_t limit, char **data, size_t *size, hy_error *err)
+{
+    int fd;
+    size_t n;
+    hy_status s = open_regular(path, &fd, &n, err);
+    if (s != HY_OK) return s;
+    if (n > limit) {
+        close(fd);
+        return error_at(err, HY_BAD_MODEL, path, "%s has %zu bytes, more than the %zu that are allowed here", path, n, limit);
+    }
+    char *p = malloc(n + 1);
+    if (!p) {
+        close(fd);
+        return error_memory(err, path, n);
+    }
+    size_t got = 0;
+    while (got < n) {
+        ssize_t r = read(fd, p + got, n - got);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) break;
+        got += (size_t)r;
+    }
+    close(fd);
+    if (got != n) {
+        free(p);
+        return error_at(err, HY_FAILED, path, "%s could not be read to its end", path);
+    }
+    p[n] = 0;
+    *data = p;
+    if (size) *size = n;
+    return HY_OK;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+bool file_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+hy_status file_join(const char *folder, const char *name, char *out, size_t size, hy_error *err)
+{
+    int n = snprintf(out, size, "%s/%s", folder, name);
+    if (n < 0 || (size_t)n >= size) return error_set(err, HY_USAGE, "the path %s/%s is too long", folder, name);
+    return HY_OK;
+}

@@ -1,0 +1,25 @@
+/* Files: read-only maps and whole-file reads, with errors that name the file. */
+#ifndef HAYATE_BASE_FILE_H
+#define HAYATE_BASE_FILE_H
+
+#include "hayate.h"
+
+typedef struct file_map {
+    const uint8_t *data; /* [size], NULL for an empty file */
+    size_t size;
+} file_map;
+
+/* Maps a regular file. HY_FAILED with the system's reason if it cannot be opened. */
+hy_status file_map_open(const char *path, file_map *map, hy_error *err);
+void file_map_close(file_map *map);
+
+/* Reads a whole file of at most `limit` bytes; NUL added; free() it. HY_BAD_MODEL when it is larger. */
+hy_status file_read(const char *path, size_t limit, char **data, size_t *size, hy_error *err);
+
+bool file_exists(const char *path); /* a regular file, links followed */
+bool file_is_folder(const char *path);
+
+/* "folder/name" into out[size]; HY_USAGE when it is too long. */
+hy_status file_join(const char *folder, const char *name, char *out, size_t size, hy_error *err);
+
+#endif

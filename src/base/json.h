@@ -1,0 +1,42 @@
+/*
+ * Writing compact JSON straight into a buffer: no tree, no spaces, non-ASCII kept, commas placed by the writer.
+ *
+ *     json_writer w = {.out = &b};
+ *     json_object(&w); json_key(&w, "id"); json_string(&w, "x", 1); json_end(&w);      {"id":"x"}
+ *
+ * Doubles are written in the shortest form that reads back equal; NaN and infinities become null.
+ */
+#ifndef HAYATE_BASE_JSON_H
+#define HAYATE_BASE_JSON_H
+
+#include "base/buffer.h"
+
+#include <stdint.h>
+
+enum { JSON_DEPTH = 64 };
+
+typedef struct json_writer {
+    buffer *out;
+    int depth;
+    bool filled[JSON_DEPTH]; /* something was written at this depth */
+    char closer[JSON_DEPTH];
+    bool after_key;
+} json_writer;
+
+void json_object(json_writer *w);
+void json_array(json_writer *w);
+void json_end(json_writer *w); /* closes the innermost object or array */
+void json_key(json_writer *w, const char *key);
+void json_string(json_writer *w, const char *s, size_t length); /* invalid UTF-8 becomes U+FFFD */
+void json_text(json_writer *w, const char *s);                  /* NUL-terminated; NULL writes null */
+void json_integer(json_writer *w, int64_t value);
+void json_unsigned(json_writer *w, uint64_t value);
+void json_number(json_writer *w, double value);
+void json_bool(json_writer *w, bool value);
+void json_null(json_writer *w);
+void json_raw(json_writer *w, const char *json, size_t length); /* already JSON */
+
+/* The shortest decimal that reads back as `value`, as a JSON number, into out[32]. */
+void json_format_number(double value, char out[32]);
+
+#endif

@@ -1,0 +1,78 @@
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *memory_alloc(size_t count, size_t size)
+{
+    size_t bytes, rounded;
+    if (!size_mul(count, size, &bytes) || !size_add(bytes, 63, &rounded)) return NULL;
+    rounded &= ~(size_t)63;
+    return aligned_alloc(64, rounded ? rounded : 64);
+}
+
+void *memory_zeroed(size_t count, size_t size)
+{
+    void *p = memory_alloc(count, size);
+    if (p) memset(p, 0, count * size);
+    return p;
+}
+
+void memory_free(void *p)
+{
+    free(p);
+}
+
+bool memory_reserve(void **array, size_t *capacity, size_t need, size_t size)
+{
+    if (need <= *capacity) return true;
+    size_t grown = *capacity ? *capacity : 16, bytes;
+    while (grown < need)
+        if (!size_mul(grown, 2, &grown)) return false;
+    if (!size_mul(grown, size, &bytes)) return false;
+    void *p = realloc(*array, bytes);
+    if (!p) return false;
+    *array = p, *capacity = grown;
+    return true;
+}
+
+char *memory_string(const char *s, size_t length)
+{
+    size_t bytes;
+    if (!size_add(length, 1, &bytes)) return NULL;
+    char *p = malloc(bytes);
+    if (!p) return NULL;
+    memcpy(p, s, length);
+    p[length] = 0;
+    return p;
+}
+
+static uint64_t read_number(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    if (!f) return UINT64_MAX;
+    unsigned long long v;
+    int got = fscanf(f, "%llu", &v);
+    fclose(f);
+    return got == 1 ? v : UINT64_MAX;
+}
+
+uint64_t memory_available(void)
+{
+    uint64_t available = UINT64_MAX;
+    FILE *f = fopen("/proc/meminfo", "r");
+    if (f) {
+        char line[128];
+        unsigned long long kb;
+        while (fgets(line, sizeof line, f))
+            if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) available = (uint64_t)kb * 1024;
+        fclose(f);
+    }
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
+    if (limit != UINT64_MAX && used != UINT64_MAX) {
+        uint64_t left = limit > used ? limit - used : 0;
+        if (left < available) available = left;
+    }
+    return available == UINT64_MAX ? (uint64_t)1 << 30 : available;
+}
