@@ -1,0 +1,63 @@
+/*
+ * A checkpoint: a folder with config.json and safetensors shards, or a hub cache folder that leads to one.
+ *
+ * Weights are asked for by what they are (role, layer, expert); the checkpoint knows the four spellings of their
+ * names (published, without prefix, compressed-tensors, transformers-native with fused matrices) and the quantisation
+ * scheme of each tensor, which is decided tensor by tensor:
+ *   weight_packed -> NVFP4, global scale divides;  weight_scale_2 -> NVFP4 ModelOpt, global scale multiplies;
+ *   weight_scale_inv (U8 or F8_E8M0 [out, in/32]) -> MXFP8;  weight BF16/F16/F32 -> plain. Anything else is refused.
+ */
+#ifndef HAYATE_CHECKPOINT_CHECKPOINT_H
+#define HAYATE_CHECKPOINT_CHECKPOINT_H
+
+#include "checkpoint/config.h"
+#include "checkpoint/tensor.h"
+
+typedef enum weight_role {
+    ROLE_EMBED, ROLE_HEAD, ROLE_FINAL_NORM,                         /* layer -1 */
+    ROLE_INPUT_NORM, ROLE_POST_NORM,                                /* [1, hidden] */
+    ROLE_Q, ROLE_K, ROLE_V, ROLE_O, ROLE_Q_NORM, ROLE_K_NORM,
+    ROLE_INDEX_Q, ROLE_INDEX_K, ROLE_INDEX_Q_NORM, ROLE_INDEX_K_NORM, /* sparse layers */
+    ROLE_DENSE_GATE, ROLE_DENSE_UP, ROLE_DENSE_DOWN,                /* layers without experts */
+    ROLE_ROUTER, ROLE_ROUTER_BIAS,                                  /* [experts, hidden], [1, experts] */
+    ROLE_EXPERT_GATE, ROLE_EXPERT_UP, ROLE_EXPERT_DOWN,             /* w1, w3, w2 of one expert */
+    ROLE_SHARED_GATE, ROLE_SHARED_UP, ROLE_SHARED_DOWN,
+    ROLE_COUNT,
+} weight_role;
+
+typedef struct checkpoint checkpoint;
+
+/* Opens a folder: config, index, headers of all shards. Data pages are not touched. HY_BAD_MODEL names what is wrong:
+ * a missing shard, a tensor that the index puts elsewhere, ... */
+hy_status checkpoint_open(const char *path, checkpoint **out, hy_error *err);
+void checkpoint_close(checkpoint *c);
+
+const char *checkpoint_folder(const checkpoint *c); /* the folder that holds config.json, links of a hub cache resolved */
+const config *checkpoint_config(const checkpoint *c);
+const draft_config *checkpoint_draft(const checkpoint *c); /* NULL: no dspark folder */
+
+/* All tensors of the main files (and of the drafter's folder), in the order of shards and offsets. */
+size_t checkpoint_tensor_count(const checkpoint *c, bool draft);
+const tensor *checkpoint_tensor_at(const checkpoint *c, size_t i, bool draft);
+const tensor *checkpoint_find(const checkpoint *c, const char *name); /* main files; NULL: not there */
+size_t checkpoint_shard_count(const checkpoint *c, bool draft);
+const char *checkpoint_shard_path(const checkpoint *c, size_t i, bool draft);
+
+/*
+ * The weight of a role with shape and dtype checked against the config. HY_BAD_MODEL: missing, wrong shape, wrong
+ * dtype, unknown quantisation, with the tensor's name. Vectors are plain. For expert roles `expert` counts from 0;
+ * elsewhere it is ignored, as is `layer` for the first three roles. Tied heads return the embedding.
+ */
+hy_status checkpoint_weight(const checkpoint *c, weight_role role, int layer, int expert, weight *out, hy_error *err);
+const char *weight_role_name(weight_role role);
+
+/*
+ * Reads every scale of a weight once: NaN scale bytes (E4M3 0x7F/0xFF, E8M0 255), negative block scales, and global
+ * scales that are zero, negative or not finite are HY_BAD_MODEL with the tensor's name and the place.
+ */
+hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *err);
+
+/* k_scale / v_scale scalars of other exports (multipliers); 1 when absent. */
+hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, float *v_scale, hy_error *err);
+
+#endif

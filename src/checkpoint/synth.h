@@ -1,0 +1,21 @@
+/* Random checkpoints in the published layout: any geometry, any size, drafter included. Same seed, same bytes. */
+#ifndef HAYATE_CHECKPOINT_SYNTH_H
+#define HAYATE_CHECKPOINT_SYNTH_H
+
+#include "checkpoint/layout.h"
+
+typedef struct synth_options {
+    layout_scheme scheme;
+    uint64_t seed;
+    bool holes;      /* files of full size without data */
+    bool drafter;    /* also dspark/ */
+    int64_t shard_bytes; /* 0: about 5.2 GB as published */
+    hy_progress_fn on_progress;
+    void *user;
+} synth_options;
+
+/* Writes DST/ (must not exist or be empty): config.json, generation_config.json, shards with index, dspark/. Values are
+ * such that activations stay of order one through the layers. HY_FAILED, HY_USAGE (folder in use), HY_CANCELLED. */
+hy_status synth_write(const config *c, const char *folder, const synth_options *options, hy_error *err);
+
+#endif
