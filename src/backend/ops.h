@@ -1,0 +1,266 @@
+/*
+ * The operations contract: what a backend does, what it is given, and what every backend must agree on.
+ *
+ * A step runs the network over T rows. A row is one token of one sequence at one position; a prefill chunk, a decoded
+ * token and a verified draft are rows alike. The forward pass (src/model/forward.h) is the only caller; it runs
+ *
+ *     begin, embed, per layer { attend_in, [index_select], attend, attend_out, route + experts | feed_dense }, head, sample
+ *
+ * The operations are coarse, each the unit that a GPU would fuse. Tensors between them live in the backend's memory as
+ * named tensors of an `ops_step`; `tensor_read` and `tensor_write` move them as float or int32 for tests, traces and
+ * replay. `backend/reference` defines the answer in scalar fp32; the others are held to it operation by operation.
+ *
+ * Numerics (what reference / the others round) and the order of every sum are in docs/numerics.md. In short: residual,
+ * norms, softmax and sums are fp32 everywhere; off the reference the inputs of projections, queries after rotary,
+ * attention output, SwiGLU output and the softmax weights that enter P.V are rounded once to bf16. Sums have one order
+ * whatever the batch, the chunk and the threads, so a row's result depends on nothing but its own sequence.
+ */
+#ifndef HAYATE_BACKEND_OPS_H
+#define HAYATE_BACKEND_OPS_H
+
+#include "base/threads.h"
+#include "checkpoint/tensor.h"
+
+/* ---- Cache rows ---------------------------------------------------------------------------------------------- */
+
+enum { CACHE_BLOCK = 128 }; /* tokens of a block, which is also the unit of selection */
+
+typedef enum cache_format {
+    CACHE_FP32,  /* reference only: oracles */
+    CACHE_BF16,
+    CACHE_FP8,   /* E4M3, scale 1 (or the checkpoint's k_scale, v_scale) */
+    CACHE_NVFP4, /* E2M1 pairs and E4M3 scales per 16, no outer scale */
+} cache_format;
+
+#define CACHE_NO_OFFSET ((size_t)-1)
+
+/*
+ * One block of 128 tokens, all layers, is one contiguous row: main K and V of layer 0, 1, ..., then index keys of the
+ * sparse layers in order, then (when present) the drafter's. A layer is base + offset + block * row_bytes.
+ *
+ * Main part of a layer, per KV head (head_bytes): K data [128, head_dim] | K scales | V data [128, head_dim] | V scales.
+ * Index part: data [128, index_dim] | scales. Data is fp32, bf16, E4M3, or E2M1 pairs (even dim low).
+ * NVFP4 scales, G = head_dim / 16 groups: K and index linear [128][G]; V in token quads, (t/4)*4G + g*4 + t%4.
+ */
+typedef struct cache_layout {
+    cache_format main, index;
+    int layers, kv_heads, head_dim, index_dim;
+    size_t *main_offset;  /* [layers] */
+    size_t *index_offset; /* [layers], CACHE_NO_OFFSET on dense layers */
+    size_t head_bytes;    /* one KV head of one layer */
+    size_t k_scales, v_data, v_scales; /* offsets inside a head; K data is at 0 */
+    size_t index_scales;  /* offset inside a layer's index part */
+    size_t row_bytes;     /* multiple of 64 */
+} cache_layout;
+
+struct ops_model;
+/* Computes the layout; release with cache_layout_free. HY_UNSUPPORTED: dims that the format cannot hold. */
+hy_status cache_layout_make(const struct ops_model *model, cache_format main, cache_format index, cache_layout *layout,
+                            hy_error *err);
+void cache_layout_free(cache_layout *layout);
+const char *cache_format_name(cache_format format);                  /* "fp32", "bf16", "fp8", "nvfp4" */
+bool cache_format_parse(const char *name, cache_format *format);     /* also "bfloat16", "fp8_e4m3" */
+size_t cache_vector_bytes(cache_format format, int dim);             /* one head vector with its scales */
+
+/* ---- Model ---------------------------------------------------------------------------------------------------- */
+
+typedef struct ops_layer {
+    bool sparse; /* block-sparse attention with an indexer, else dense causal */
+    bool moe;    /* routed experts and shared expert, else dense feed-forward */
+    weight input_norm, post_norm;              /* [1, hidden] */
+    weight q, k, v, o;                         /* [heads*head_dim, hidden], [kv_heads*head_dim, hidden] x2, [hidden, heads*head_dim] */
+    weight q_norm, k_norm;                     /* [1, head_dim] */
+    weight index_q, index_k;                   /* [index_heads*index_dim, hidden], [index_dim, hidden] */
+    weight index_q_norm, index_k_norm;         /* [1, index_dim] */
+    weight dense_gate, dense_up, dense_down;   /* [dense_width, hidden] x2, [hidden, dense_width] */
+    weight router, router_bias;                /* [experts, hidden], [1, experts] */
+    weight *expert_gate, *expert_up, *expert_down; /* [experts] of [expert_width, hidden] x2, [hidden, expert_width] */
+    weight shared_gate, shared_up, shared_down; /* [shared_width, hidden] x2, [hidden, shared_width]; WEIGHT_NONE: no shared expert */
+    float k_scale, v_scale;                    /* of an fp8 cache: stored = x / scale; 1 in the released models */
+} ops_layer;
+
+/* Shapes and weights, borrowed from src/model for the backend's life. */
+typedef struct ops_model {
+    int layers, hidden, vocab, max_positions;
+    int heads, kv_heads, head_dim, rotary_dim; /* query head h reads KV head h / (heads / kv_heads) */
+    float rope_theta, norm_eps;
+    int experts, experts_per_token, expert_width, shared_width, dense_width;
+    float routed_scaling, swiglu_alpha, swiglu_limit;
+    int index_heads, index_dim, index_top, index_local; /* index head r selects for KV head r */
+    weight embed, head, final_norm;                     /* [vocab, hidden] x2, [1, hidden] */
+    ops_layer *layer;                                   /* [layers] */
+} ops_model;
+
+typedef enum readback { READBACK_EXACT, READBACK_E4M3 } readback;           /* e2m1 * scale, or that rounded to E4M3 */
+typedef enum moe_activation { MOE_ACTIVATION_NONE, MOE_ACTIVATION_NVFP4 } moe_activation; /* W4A16, W4A4 */
+
+/* What this rank holds of each tensor. One rank holds all; backends refuse at open what they cannot split. */
+typedef struct ops_shard {
+    int rank, ranks;
+    int head_begin, head_end;     /* KV heads */
+    int expert_begin, expert_end; /* routed experts */
+} ops_shard;
+
+typedef struct ops_options {
+    readback read;
+    bool query_e4m3; /* round q and iq to E4M3 as well (parity with the vendor's kernels) */
+    moe_activation activation;
+    threads *pool;   /* borrowed */
+    ops_shard shard; /* zeroed: one rank */
+    hy_progress_fn on_progress;
+    void *user;
+} ops_options;
+
+/* ---- A step --------------------------------------------------------------------------------------------------- */
+
+enum {
+    ROW_LOGITS = 1,        /* wants logits; such rows are numbered 0, 1, ... in row order */
+    ROW_REPLAY_BLOCKS = 2, /* takes its selected blocks from replay_blocks */
+    ROW_REPLAY_ROUTES = 4, /* takes its experts from replay_routes (their weights are computed) */
+};
+
+/* The rows of a step, borrowed during the step. All rows of a sequence are in ascending, contiguous positions. */
+typedef struct ops_rows {
+    int32_t count;           /* T */
+    const int32_t *sequence; /* [T] index into block_table, -1: padding */
+    const int32_t *position; /* [T] */
+    const int32_t *token;    /* [T] id in the vocabulary */
+    const int64_t *slot;     /* [T] cache slot to write, block * 128 + position % 128; -1: none */
+    const uint8_t *flags;    /* [T] ROW_ bits */
+    int32_t sequences;             /* S */
+    const int32_t *block_table;    /* [S, block_table_stride] cache block of a sequence's logical block */
+    int32_t block_table_stride;
+    const int32_t *replay_blocks;  /* [layers, T, index_heads, index_top] or NULL; ascending, -1 last */
+    const int32_t *replay_routes;  /* [layers, T, experts_per_token] or NULL; ascending */
+} ops_rows;
+
+typedef struct ops_limits {
+    int32_t rows;         /* most rows of a step */
+    int32_t logit_rows;   /* most rows that want logits */
+    int32_t positions;    /* longest sequence */
+} ops_limits;
+
+typedef enum ops_tensor {
+    OPS_X,             /* float [T, hidden]: the residual stream */
+    OPS_Q,             /* float [T, heads, head_dim]: after norm and rotary */
+    OPS_INDEX_Q,       /* float [T, index_heads, index_dim] */
+    OPS_SCORES,        /* float [T, index_heads, blocks]: block maxima, blocks = ceil(limits.positions / 128); -inf: not visible */
+    OPS_BLOCKS,        /* int32 [T, index_heads, index_top]: ascending, -1 last */
+    OPS_ATTENTION,     /* float [T, heads, head_dim] */
+    OPS_H,             /* float [T, hidden]: normed input of router and experts */
+    OPS_ROUTES,        /* int32 [T, experts_per_token]: ascending */
+    OPS_ROUTE_WEIGHTS, /* float [T, experts_per_token]: sum 1, without routed_scaling */
+    OPS_LOGITS,        /* float [R, vocab] */
+} ops_tensor;
+
+enum { SAMPLE_MAX_LOGPROBS = 20 };
+
+/*
+ * How one logit row is sampled. The chain: masks (allowed, end ids before min_tokens, bad words, mask bits) -> bias ->
+ * repetition, frequency, presence penalties -> temperature -> min-p -> top-k -> top-p (shortest prefix in order of
+ * logit descending, id ascending, whose mass renormalised after top-k reaches p) -> argmax(logit + Gumbel noise).
+ * NaN counts as -inf. Below temperature 1e-5 there is no noise and no cut.
+ */
+typedef struct ops_sample {
+    int32_t logit_row;
+    uint64_t seed;
+    uint32_t position; /* that the drawn token will occupy: row position + 1 */
+    uint32_t choice;   /* 0 .. n-1 of n answers to one prompt */
+    float temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
+    int32_t top_k;
+    const int32_t *prompt; int32_t prompt_count; /* history for penalties and bad words */
+    const int32_t *output; int32_t output_count;
+    const int32_t *allowed; int32_t allowed_count; /* 0: everything */
+    int32_t min_tokens;                            /* end ids are masked while output_count is below */
+    const int32_t *end_ids; int32_t end_id_count;
+    const hy_token_bias *bias; int32_t bias_count;
+    const int32_t *const *bad_words; const size_t *bad_word_lengths; int32_t bad_word_count;
+    const uint32_t *mask; /* [ceil(vocab/32)] bit i%32 of word i/32 set: allowed; NULL: everything */
+    int32_t logprobs;     /* -1: none; else the n best of the raw distribution beside the pick's own */
+} ops_sample;
+
+typedef struct ops_sampled {
+    int32_t id; /* -1: no finite logit was left */
+    float logprob;
+    int32_t top_count;
+    int32_t top_ids[SAMPLE_MAX_LOGPROBS];
+    float top_logprobs[SAMPLE_MAX_LOGPROBS];
+} ops_sampled;
+
+typedef struct ops_backend ops_backend; /* weights in a backend's own layout */
+typedef struct ops_cache ops_cache;     /* blocks in a backend's memory */
+typedef struct ops_step ops_step;       /* descriptors and named tensors for steps up to some limits */
+
+/*
+ * A backend. Operations return nothing: an error of a step is kept and returned by `finish`, which waits until all
+ * that was asked for is done. One thread drives a step; several steps of one backend run one after the other.
+ */
+typedef struct hy_ops {
+    const char *name;
+
+    /* Prepares weights. HY_UNSUPPORTED names the operation or format that this backend cannot do. */
+    hy_status (*open)(const ops_model *model, const ops_options *options, ops_backend **backend, hy_error *err);
+    void (*close)(ops_backend *backend);
+
+    /* `blocks` rows of the layout, contents undefined. The layout is copied. */
+    hy_status (*cache_open)(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **cache, hy_error *err);
+    void (*cache_close)(ops_cache *cache);
+    /* Bytes [offset, offset + bytes) of a block's row, out of and into the backend's memory. */
+    void (*cache_read)(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out);
+    void (*cache_write)(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in);
+    /* The whole row of a block onto another. */
+    void (*cache_copy)(ops_cache *cache, int32_t from, int32_t to);
+
+    hy_status (*step_open)(ops_backend *backend, const ops_limits *limits, ops_step **step, hy_error *err);
+    void (*step_close)(ops_step *step);
+
+    /* Takes the rows of the next step and the cache that they read and write. */
+    void (*begin)(ops_step *step, ops_cache *cache, const ops_rows *rows);
+    hy_status (*finish)(ops_step *step, hy_error *err);
+
+    /* OPS_X = embedding rows. */
+    void (*embed)(ops_step *step);
+    /* RMSNorm; Q, K, V and on sparse layers index projections; per-head norm; rotary; K, V, index K into the cache. */
+    void (*attend_in)(ops_step *step, int layer);
+    /*
+     * index_select = index_score over all blocks, index_top, index_merge of one part. The three are for a context that
+     * is split over ranks: scores of blocks [first, first + count) into OPS_SCORES; the best index_top of that span as
+     * candidates of `part` (local block forced where the span has it); the merge of `parts` candidate lists into OPS_BLOCKS.
+     */
+    void (*index_select)(ops_step *step, int layer);
+    void (*index_score)(ops_step *step, int layer, int32_t first, int32_t count);
+    void (*index_top)(ops_step *step, int32_t part, int32_t first, int32_t count);
+    void (*index_merge)(ops_step *step, int32_t parts);
+    /* Exact attention over the selected blocks (OPS_BLOCKS), or all of them on a dense layer, into OPS_ATTENTION. */
+    void (*attend)(ops_step *step, int layer);
+    /* OPS_X += o . OPS_ATTENTION, K in eight slices. */
+    void (*attend_out)(ops_step *step, int layer);
+    /* OPS_H = RMSNorm(OPS_X); OPS_ROUTES, OPS_ROUTE_WEIGHTS. */
+    void (*route)(ops_step *step, int layer);
+    /* OPS_X += routed_scaling * sum of weighted experts in ascending number + shared expert. */
+    void (*experts)(ops_step *step, int layer);
+    /* OPS_X += dense SwiGLU-OAI of RMSNorm(OPS_X). */
+    void (*feed_dense)(ops_step *step, int layer);
+    /* OPS_LOGITS of the rows that want them: final norm and output projection. */
+    void (*head)(ops_step *step);
+    /* Samples `count` logit rows. `out` is valid after finish. */
+    void (*sample)(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out);
+
+    /* Rows [first, first + rows) of a named tensor as float or int32 (see ops_tensor). Waits for what is running. */
+    void (*tensor_read)(ops_step *step, ops_tensor which, int32_t first, int32_t rows, void *out);
+    void (*tensor_write)(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in);
+} hy_ops;
+
+extern const hy_ops ops_reference, ops_cpu;
+/* A backend by name, NULL if there is none; the names for messages. */
+const hy_ops *ops_find(const char *name);
+extern const char ops_names[]; /* "cpu, reference" */
+
+/* ---- Definitions shared by host backends --------------------------------------------------------------------- */
+
+/* The sampling chain on one row of logits in host memory (backend/sample.c), which defines it. `scratch` holds
+ * sample_scratch_bytes(vocab). */
+void sample_row(const float *logits /* [vocab] */, int32_t vocab, const ops_sample *how, void *scratch, ops_sampled *out);
+size_t sample_scratch_bytes(int32_t vocab);
+
+#endif
