@@ -20,15 +20,16 @@
 
 #include "hayate.h"
 
-typedef enum cli_kind {              /* what `target` points to */
-                        CLI_FLAG,    /* bool */
-                        CLI_STRING,  /* const char *; borrowed from argv */
-                        CLI_INT,     /* int */
-                        CLI_SIZE,    /* uint64_t, in the spellings of cli_parse_size */
-                        CLI_FLOAT,   /* float */
-                        CLI_DOUBLE,  /* double */
-                        CLI_LONG,    /* int64_t */
-                        CLI_STRINGS, /* cli_strings: the flag may come several times */
+/* What `target` points to. */
+typedef enum cli_kind {
+    CLI_FLAG,    /* bool */
+    CLI_STRING,  /* const char *; borrowed from argv */
+    CLI_INT,     /* int */
+    CLI_SIZE,    /* uint64_t, in the spellings of cli_parse_size */
+    CLI_FLOAT,   /* float */
+    CLI_DOUBLE,  /* double */
+    CLI_LONG,    /* int64_t */
+    CLI_STRINGS, /* cli_strings: the flag may come several times */
 } cli_kind;
 
 enum { CLI_MAX_STRINGS = 64 };
