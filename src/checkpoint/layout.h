@@ -48,5 +48,8 @@ layout_totals layout_count_draft(const config *target, const draft_config *d);
 /* The scheme that a known name has: m3.1-flash -> M31, m3 -> BF16, m3-mxfp8 -> MXFP8. */
 layout_scheme layout_known_scheme(const char *name);
 bool layout_parse_scheme(const char *name, layout_scheme *scheme); /* "bf16", "mxfp8", "m31", "modelopt" */
+const char *layout_scheme_name(layout_scheme scheme);
+/* Whether every linear's inputs can be cut into blocks of 32, as the quantised schemes need. HY_USAGE says which not. */
+hy_status layout_check(const config *c, layout_scheme scheme, hy_error *err);
 
 #endif
