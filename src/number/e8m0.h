@@ -19,8 +19,8 @@ static inline float e8m0_inverse(uint8_t e)
     return e8m0_to_float((uint8_t)(e == E8M0_NAN ? E8M0_NAN : 254 - e));
 }
 
-/* The smallest power of two that is at least x: for 2^-127 < x and up. Zero and less give 0; infinity is capped at 254;
- * subnormal x give 0 or 1 as their exponent field and mantissa say; NaN gives 255. */
+/* The smallest power of two that is at least x, for x from 2^-126 up. Smaller positive x give 1 (2^-126), zero and less
+ * give 0, infinity is capped at 254, NaN gives 255. */
 static inline uint8_t e8m0_ceil(float x)
 {
     uint32_t u = bits_of_float(x);
