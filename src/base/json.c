@@ -27,17 +27,17 @@ static void begin(json_writer *w, char open, char close)
     w->closer[w->depth++] = close;
 }
 
-void json_object(json_writer *w)
+void writer_object(json_writer *w)
 {
     begin(w, '{', '}');
 }
 
-void json_array(json_writer *w)
+void writer_array(json_writer *w)
 {
     begin(w, '[', ']');
 }
 
-void json_end(json_writer *w)
+void writer_end(json_writer *w)
 {
     assert(w->depth > 0 && !w->after_key);
     buffer_char(w->out, w->closer[--w->depth]);
@@ -79,7 +79,7 @@ static void quoted(buffer *out, const char *s, size_t length)
     buffer_char(out, '"');
 }
 
-void json_key(json_writer *w, const char *key)
+void writer_key(json_writer *w, const char *key)
 {
     assert(w->depth > 0 && w->closer[w->depth - 1] == '}' && !w->after_key);
     before_value(w);
@@ -88,25 +88,25 @@ void json_key(json_writer *w, const char *key)
     w->after_key = true;
 }
 
-void json_string(json_writer *w, const char *s, size_t length)
+void writer_string(json_writer *w, const char *s, size_t length)
 {
     before_value(w);
     quoted(w->out, s, length);
 }
 
-void json_text(json_writer *w, const char *s)
+void writer_text(json_writer *w, const char *s)
 {
-    if (s) json_string(w, s, strlen(s));
-    else json_null(w);
+    if (s) writer_string(w, s, strlen(s));
+    else writer_null(w);
 }
 
-void json_integer(json_writer *w, int64_t value)
+void writer_integer(json_writer *w, int64_t value)
 {
     before_value(w);
     buffer_printf(w->out, "%lld", (long long)value);
 }
 
-void json_unsigned(json_writer *w, uint64_t value)
+void writer_unsigned(json_writer *w, uint64_t value)
 {
     before_value(w);
     buffer_printf(w->out, "%llu", (unsigned long long)value);
@@ -120,10 +120,10 @@ void json_format_number(double value, char out[32])
     }
 }
 
-void json_number(json_writer *w, double value)
+void writer_number(json_writer *w, double value)
 {
     if (!isfinite(value)) {
-        json_null(w);
+        writer_null(w);
         return;
     }
     char text[32];
@@ -134,19 +134,19 @@ void json_number(json_writer *w, double value)
     if (!strpbrk(text, ".e")) buffer_string(w->out, ".0");
 }
 
-void json_bool(json_writer *w, bool value)
+void writer_bool(json_writer *w, bool value)
 {
     before_value(w);
     buffer_string(w->out, value ? "true" : "false");
 }
 
-void json_null(json_writer *w)
+void writer_null(json_writer *w)
 {
     before_value(w);
     buffer_string(w->out, "null");
 }
 
-void json_raw(json_writer *w, const char *json, size_t length)
+void writer_raw(json_writer *w, const char *json, size_t length)
 {
     before_value(w);
     buffer_append(w->out, json, length);

@@ -2,7 +2,7 @@
  * Writing compact JSON straight into a buffer: no tree, no spaces, non-ASCII kept, commas placed by the writer.
  *
  *     json_writer w = {.out = &b};
- *     json_object(&w); json_key(&w, "id"); json_string(&w, "x", 1); json_end(&w);      {"id":"x"}
+ *     writer_object(&w); writer_key(&w, "id"); writer_string(&w, "x", 1); writer_end(&w);      {"id":"x"}
  *
  * Doubles are written in the shortest form that reads back equal; NaN and infinities become null.
  */
@@ -23,18 +23,18 @@ typedef struct json_writer {
     bool after_key;
 } json_writer;
 
-void json_object(json_writer *w);
-void json_array(json_writer *w);
-void json_end(json_writer *w); /* closes the innermost object or array */
-void json_key(json_writer *w, const char *key);
-void json_string(json_writer *w, const char *s, size_t length); /* invalid UTF-8 becomes U+FFFD */
-void json_text(json_writer *w, const char *s);                  /* NUL-terminated; NULL writes null */
-void json_integer(json_writer *w, int64_t value);
-void json_unsigned(json_writer *w, uint64_t value);
-void json_number(json_writer *w, double value);
-void json_bool(json_writer *w, bool value);
-void json_null(json_writer *w);
-void json_raw(json_writer *w, const char *json, size_t length); /* already JSON */
+void writer_object(json_writer *w);
+void writer_array(json_writer *w);
+void writer_end(json_writer *w); /* closes the innermost object or array */
+void writer_key(json_writer *w, const char *key);
+void writer_string(json_writer *w, const char *s, size_t length); /* invalid UTF-8 becomes U+FFFD */
+void writer_text(json_writer *w, const char *s);                  /* NUL-terminated; NULL writes null */
+void writer_integer(json_writer *w, int64_t value);
+void writer_unsigned(json_writer *w, uint64_t value);
+void writer_number(json_writer *w, double value);
+void writer_bool(json_writer *w, bool value);
+void writer_null(json_writer *w);
+void writer_raw(json_writer *w, const char *json, size_t length); /* already JSON */
 
 /* The shortest decimal that reads back as `value`, as a JSON number, into out[32]. */
 void json_format_number(double value, char out[32]);

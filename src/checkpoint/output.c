@@ -250,23 +250,23 @@ static hy_status write_index(output *o, hy_error *err)
     uint64_t total = 0;
     char name[64];
     for (size_t i = 0; i < o->count; i++) total += entry_bytes(&o->entries[i]);
-    json_object(&w);
-    json_key(&w, "metadata");
-    json_object(&w);
-    json_key(&w, "total_size");
-    json_unsigned(&w, total);
-    json_end(&w);
-    json_key(&w, "weight_map");
-    json_object(&w);
+    writer_object(&w);
+    writer_key(&w, "metadata");
+    writer_object(&w);
+    writer_key(&w, "total_size");
+    writer_unsigned(&w, total);
+    writer_end(&w);
+    writer_key(&w, "weight_map");
+    writer_object(&w);
     for (size_t s = 0; s < o->shards; s++) {
         shard_name(o, s, name);
         for (size_t i = o->first[s]; i < o->first[s + 1]; i++) {
-            json_key(&w, o->entries[i].name);
-            json_text(&w, name);
+            writer_key(&w, o->entries[i].name);
+            writer_text(&w, name);
         }
     }
-    json_end(&w);
-    json_end(&w);
+    writer_end(&w);
+    writer_end(&w);
     hy_status s = buffer_ok(&b) ? output_file(o, "model.safetensors.index.json", b.data, b.length, err)
                                 : error_memory(err, "the index of the shards", o->count * 160);
     buffer_free(&b);

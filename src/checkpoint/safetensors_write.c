@@ -74,37 +74,37 @@ static hy_status build_header(buffer *out, const safetensors_entry *entries, siz
 {
     json_writer w = {.out = out};
     uint64_t at = 0;
-    json_object(&w);
+    writer_object(&w);
     if (pairs) {
-        json_key(&w, "__metadata__");
-        json_object(&w);
+        writer_key(&w, "__metadata__");
+        writer_object(&w);
         for (size_t i = 0; i < pairs; i++) {
-            json_key(&w, metadata[i * 2]);
-            json_text(&w, metadata[i * 2 + 1]);
+            writer_key(&w, metadata[i * 2]);
+            writer_text(&w, metadata[i * 2 + 1]);
         }
-        json_end(&w);
+        writer_end(&w);
     }
     for (size_t i = 0; i < count; i++) {
         const safetensors_entry *e = &entries[i];
         size_t bytes;
         if (!entry_bytes(e, &bytes) || __builtin_add_overflow(at, bytes, &at) || at > INT64_MAX - HEADER_LIMIT)
             return error_at(err, HY_USAGE, e->name, "tensor %.200s is too large for a file", e->name);
-        json_key(&w, e->name);
-        json_object(&w);
-        json_key(&w, "dtype");
-        json_text(&w, tensor_dtype_name(e->dtype));
-        json_key(&w, "shape");
-        json_array(&w);
-        for (int d = 0; d < e->dims; d++) json_integer(&w, e->shape[d]);
-        json_end(&w);
-        json_key(&w, "data_offsets");
-        json_array(&w);
-        json_unsigned(&w, at - bytes);
-        json_unsigned(&w, at);
-        json_end(&w);
-        json_end(&w);
+        writer_key(&w, e->name);
+        writer_object(&w);
+        writer_key(&w, "dtype");
+        writer_text(&w, tensor_dtype_name(e->dtype));
+        writer_key(&w, "shape");
+        writer_array(&w);
+        for (int d = 0; d < e->dims; d++) writer_integer(&w, e->shape[d]);
+        writer_end(&w);
+        writer_key(&w, "data_offsets");
+        writer_array(&w);
+        writer_unsigned(&w, at - bytes);
+        writer_unsigned(&w, at);
+        writer_end(&w);
+        writer_end(&w);
     }
-    json_end(&w);
+    writer_end(&w);
     while (out->length % 8 && buffer_ok(out)) buffer_char(out, ' ');
     if (!buffer_ok(out)) return error_memory(err, "a safetensors header", out->length);
     if (out->length > HEADER_LIMIT)
