@@ -50,9 +50,11 @@ hy_status draft_config_parse(const char *name, const char *json, size_t length, 
 /* The released geometries by name: "m3.1-flash", "m3", "m3-mxfp8". False: unknown name. */
 bool config_known(const char *name, config *out);
 extern const char config_known_names[]; /* "m3.1-flash, m3, m3-mxfp8" */
-/* The drafter that belongs to a target geometry: taps max(0, floor((i+1)N/5) - 1), 5 layers, widths as published. */
+/* The drafter that belongs to a target geometry: 5 layers, widths as published, taps max(0, floor((i+1)N/5) - 1); with
+ * 60 layers the taps of the release, 3, 17, 31, 45, 59. */
 draft_config config_drafter(const config *target);
-/* The first `layers` layers of the geometry, `dense_layers` of them with dense feed-forward. HY_USAGE if not possible. */
+/* The first `layers` layers of the geometry, `dense_layers` of them with dense feed-forward (negative: as many as
+ * the first `layers` layers have). Of each kind the first ones are kept. HY_USAGE if not possible. */
 hy_status config_slice(config *c, int layers, int dense_layers, hy_error *err);
 /* Writes a config.json in the published spelling (free() the string). scheme: see checkpoint/layout.h. */
 char *config_write(const config *c, int scheme, size_t *length);
