@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""The server as clients see it: raw HTTP, hostile input, disconnects, and the official openai package.
+
+    test_chat.py BUILD/hayate
+"""
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "models" / "m3-nano"
+HAYATE = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "hayate")
+
+
+class Server:
+    """A server on a free port, stopped with SIGTERM."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([HAYATE, "serve", str(MODEL), "--host", "127.0.0.1", "--port", "0", *flags],
+                                        stderr=subprocess.PIPE, text=True)
+        self.lines, self.port = [], None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "Starting server on" in line:
+                self.port = int(line.rsplit(":", 1)[1])
+            if "startup complete" in line:
+                break
+        assert self.port, "".join(self.lines)
+        threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True).start()
+
+    def call(self, method, path, body=None, headers=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        data = body if isinstance(body, (bytes, str, type(None))) else json.dumps(body)
+        c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r.status, (json.loads(text) if text else None)
+
+    def chat(self, text="What is 2 + 3?", **more):
+        return self.call("POST", "/v1/chat/completions",
+                         {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 64, **more})
+
+    def stream(self, **more):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        body = {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0, "max_tokens": 64,
+                "stream": True, **more}
+        c.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        r = c.getresponse()
+        events = [e[6:] for e in r.read().decode().split("\n\n") if e.startswith("data: ")]
+        c.close()
+        return r, events
+
+    def stop(self, sig=signal.SIGTERM):
+        self.process.send_signal(sig)
+        return self.process.wait(timeout=30)
+
+
+class ChatTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, "".join(cls.server.lines)
+
+    def test_health_models_version(self):
+        self.assertEqual(self.server.call("GET", "/health"), (200, None))
+        status, models = self.server.call("GET", "/v1/models")
+        self.assertEqual((status, models["object"]), (200, "list"))
+        self.assertEqual(models["data"][0]["id"], "m3-nano")
+        self.assertGreater(models["data"][0]["max_model_len"], 128)
+        self.assertEqual(self.server.call("GET", "/version")[0], 200)
+
+    def test_whole_answer(self):
+        status, a = self.server.chat()
+        self.assertEqual(status, 200)
+        self.assertEqual(a["object"], "chat.completion")
+        self.assertTrue(a["id"].startswith("chatcmpl-"))
+        choice = a["choices"][0]
+        self.assertIn(choice["finish_reason"], ("stop", "length"))
+        self.assertNotIn("<mm:think>", choice["message"]["content"] or "")
+        self.assertNotIn("tool_calls", choice["message"])
+        u = a["usage"]
+        self.assertEqual(u["total_tokens"], u["prompt_tokens"] + u["completion_tokens"])
+
+    def test_stream_equals_whole(self):
+        for mode in ("enabled", "disabled", "adaptive"):
+            kwargs = {"chat_template_kwargs": {"thinking_mode": mode}}
+            _, whole = self.server.chat(**kwargs)
+            r, events = self.server.stream(stream_options={"include_usage": True}, **kwargs)
+            self.assertTrue(r.getheader("Content-Type").startswith("text/event-stream"))
+            self.assertEqual(events[-1], "[DONE]")
+            chunks = [json.loads(e) for e in events[:-1]]
+            self.assertEqual(chunks[0]["choices"][0]["delta"], {"role": "assistant", "content": ""})
+            self.assertEqual(chunks[-1]["choices"], [])
+            self.assertEqual(chunks[-1]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
+            deltas = [c["choices"][0]["delta"] for c in chunks[1:-1]]
+            for key in ("content", "reasoning"):
+                joined = "".join(d.get(key) or "" for d in deltas)
+                self.assertEqual(joined, whole["choices"][0]["message"][key] or "", (mode, key))
+            if mode == "enabled":
+                self.assertTrue(whole["choices"][0]["message"]["reasoning"])
+            self.assertEqual(chunks[-2]["choices"][0]["finish_reason"], whole["choices"][0]["finish_reason"])
+
+    def test_same_seed_same_answer(self):
+        one = self.server.chat(temperature=1.0, seed=11)[1]["choices"][0]["message"]
+        results = []
+        threads = [threading.Thread(target=lambda: results.append(
+            self.server.chat(temperature=1.0, seed=11)[1]["choices"][0]["message"])) for _ in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(results, [one] * 6)
+
+    def test_logprobs(self):
+        _, a = self.server.chat(logprobs=True, top_logprobs=3, max_tokens=5, chat_template_kwargs={"thinking_mode": "disabled"})
+        content = a["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(content), a["usage"]["completion_tokens"])
+        for t in content:
+            self.assertEqual(len(t["top_logprobs"]), 3)
+            self.assertEqual(bytes(t["bytes"]).decode(errors="replace"), t["token"])
+            self.assertEqual(t["top_logprobs"][0]["token"], t["token"])  # greedy
+            self.assertLessEqual(t["logprob"], 0)
+
+    def test_stop_and_length(self):
+        _, full = self.server.chat(chat_template_kwargs={"thinking_mode": "disabled"})
+        text = full["choices"][0]["message"]["content"]
+        self.assertGreater(len(text), 3)
+        _, cut = self.server.chat(chat_template_kwargs={"thinking_mode": "disabled"}, stop=[text[2:4]])
+        self.assertEqual(cut["choices"][0]["message"]["content"], text[:text.find(text[2:4])])
+        self.assertEqual((cut["choices"][0]["finish_reason"], cut["choices"][0]["stop_reason"]), ("stop", text[2:4]))
+        _, short = self.server.chat(max_tokens=1)
+        self.assertEqual((short["choices"][0]["finish_reason"], short["usage"]["completion_tokens"]), ("length", 1))
+
+    def refused(self, status, param, **body):
+        got, a = self.server.chat(**body)
+        self.assertEqual(got, status, a)
+        e = a["error"]
+        self.assertEqual((e["code"], e["param"]), (status, param), e)
+        self.assertNotIn("\n", e["message"].replace("error:\n ", ""))
+        return e
+
+    def test_refusals(self):
+        self.assertEqual(self.refused(404, "model", model="nobody")["type"], "NotFoundError")
+        self.assertEqual(self.refused(400, "temperature", temperature=3)["type"], "BadRequestError")
+        self.assertEqual(self.refused(400, "body.temperature", temperature="hot")["type"], "Bad Request")
+        self.refused(400, "top_p", top_p=0)
+        self.refused(400, "top_k", top_k=-2)
+        self.refused(400, "stop", stop=[""])
+        self.refused(400, "top_logprobs", top_logprobs=3)
+        self.refused(400, "top_logprobs", logprobs=True, top_logprobs=21)
+        self.refused(400, "logit_bias", logit_bias={"x": 1})
+        self.refused(400, "logit_bias", logit_bias={"99999999": 1})
+        self.refused(400, "max_tokens", max_tokens=0)
+        self.refused(400, "min_tokens", min_tokens=65)
+        self.refused(400, "stream_options", stream_options={"include_usage": True})
+        self.refused(400, "n", n=2)
+        self.refused(400, "response_format", response_format={"type": "json_object"})
+        self.refused(400, "input_tokens", max_tokens=10 ** 8)
+        self.refused(400, None, tools=[{"type": "function", "function": {"name": "f"}}])
+        self.refused(400, "tools", tools=[])
+        self.refused(400, "body.messages", messages="x")
+        self.refused(400, None, messages=[{"role": "tool", "content": "x"}])
+
+    def test_broken_bodies(self):
+        post = lambda body, **h: self.server.call("POST", "/v1/chat/completions", body, h)
+        for body in (b"", b"{", b"[]", b"null", b'{"messages":', b"\xff\xfe", b"{}" * 1000, b"[" * 100000):
+            status, a = post(body)
+            self.assertEqual((status, a["error"]["code"]), (400, 400))
+        self.assertEqual(post({}, **{"Content-Type": "text/plain"})[0], 400)
+        self.assertEqual(self.server.call("GET", "/v1/chat/completions")[0], 405)
+        self.assertEqual(self.server.call("GET", "/nothing")[0], 404)
+
+    def test_raw_garbage_does_not_kill(self):
+        for data in (b"\x00" * 100, b"GET\r\n\r\n", b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                     b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n", b"A" * 100000):
+            s = socket.create_connection(("127.0.0.1", self.server.port), timeout=10)
+            try:
+                s.sendall(data)
+                s.settimeout(2)
+                s.recv(100)
+            except OSError:
+                pass
+            s.close()
+        self.assertEqual(self.server.call("GET", "/health")[0], 200)
+
+    def test_disconnect_cancels(self):
+        """Clients that leave in the middle must not keep the engine busy."""
+        body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True, "max_tokens": 10000})
+        for stream in (True, False):
+            text = body[:-1] + (', "stream": true}' if stream else "}")
+            s = socket.create_connection(("127.0.0.1", self.server.port))
+            s.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                       f"Content-Length: {len(text)}\r\n\r\n{text}").encode())
+            if stream:
+                s.recv(200)
+            time.sleep(0.3)
+            s.close()
+        begin = time.monotonic()
+        self.assertEqual(self.server.chat(max_tokens=4)[0], 200)
+        self.assertLess(time.monotonic() - begin, 20)
+
+    def test_openai_client(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("the openai package is not installed")
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none")
+        self.assertEqual(client.models.list().data[0].id, "m3-nano")
+        ask = dict(model="m3-nano", messages=[{"role": "user", "content": "What is 12 + 34?"}], temperature=0, max_tokens=200)
+        answer = client.chat.completions.create(**ask)
+        self.assertIn("46", answer.choices[0].message.content)
+        text = "".join(c.choices[0].delta.content or "" for c in client.chat.completions.create(stream=True, **ask) if c.choices)
+        self.assertEqual(text, answer.choices[0].message.content)
+        with self.assertRaises(openai.NotFoundError):
+            client.chat.completions.create(**{**ask, "model": "nobody"})
+
+
+class FlagsTest(unittest.TestCase):
+    def test_api_key_and_names(self):
+        s = Server("--api-key", "secret", "--served-model-name", "a", "--served-model-name", "b")
+        try:
+            self.assertEqual(s.call("GET", "/v1/models"), (401, {"error": "Unauthorized"}))
+            self.assertEqual(s.call("GET", "/health")[0], 200)
+            status, models = s.call("GET", "/v1/models", headers={"Authorization": "bearer secret"})
+            self.assertEqual((status, [m["id"] for m in models["data"]]), (200, ["a", "b"]))
+            self.assertEqual(s.call("GET", "/v1/models", headers={"Authorization": "Bearer secre"})[0], 401)
+        finally:
+            self.assertEqual(s.stop(), 0)
+
+    def test_stop_while_busy(self):
+        s = Server()
+        results = []
+        t = threading.Thread(target=lambda: results.append(s.chat(ignore_eos=True, max_tokens=10000)))
+        t.start()
+        time.sleep(1)
+        self.assertEqual(s.stop(signal.SIGINT), 0)
+        t.join(timeout=30)
+        self.assertEqual(results[0][1]["choices"][0]["finish_reason"], "abort")
+
+    def test_usage_errors(self):
+        run = lambda *a: subprocess.run([HAYATE, "serve", *a], capture_output=True, text=True)
+        for code, words, *flags in ((2, "128", str(MODEL), "--block-size", "16"), (2, "reasoning-parser", str(MODEL), "--reasoning-parser", "x"),
+                                    (2, "--port", str(MODEL), "--prt", "1"), (2, "model",), (2, "JSON", str(MODEL), "--default-chat-template-kwargs", "{")):
+            p = run(*flags)
+            self.assertEqual(p.returncode, code, p.stderr)
+            self.assertIn(words, p.stderr)
+        p = run("/nonexistent")
+        self.assertIn(p.returncode, (1, 3))
+        self.assertEqual(len(p.stderr.strip().splitlines()), 1, p.stderr)
+
+
+if __name__ == "__main__":
+    if not MODEL.exists():
+        print("skipped: models/m3-nano is not there")
+        sys.exit(0)
+    unittest.main(argv=sys.argv[:1])
