@@ -1,0 +1,398 @@
+/* Opening and closing the reference backend, the rows of a step, named tensors, embedding, head and sampling. */
+#include "backend/reference/reference.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <assert.h>
+#include <string.h>
+
+void reference_parallel(const ops_step *step, int64_t items, threads_fn fn, void *arg)
+{
+    threads *pool = step->backend->options.pool;
+    if (pool)
+        threads_run(pool, items, 1, fn, arg);
+    else if (items)
+        fn(arg, 0, items, 0);
+}
+
+float *reference_scratch(const ops_step *step, int worker)
+{
+    return step->scratch + (size_t)worker * step->scratch_floats;
+}
+
+/* ---- Backend -------------------------------------------------------------------------------------------------- */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The widest vector that a worker holds: inputs of a projection, a gain, the router's bias. */
+static size_t widest(const ops_model *m)
+{
+    int64_t widths[] = {m->hidden, (int64_t)m->heads * m->head_dim, m->expert_width, m->shared_width,
+                        m->dense_width, m->experts, m->index_dim};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) most = larger(most, (size_t)widths[i]);
+    return most;
+}
+
+static hy_status check_model(const ops_model *m, const ops_options *o, hy_error *err)
+{
+    bool sparse = false;
+    for (int l = 0; l < m->layers; l++) sparse |= m->layer[l].sparse;
+    if (o->shard.ranks > 1)
+        return error_set(err, HY_UNSUPPORTED, "the reference backend runs on one rank, not %d", o->shard.ranks);
+    if (m->heads % m->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d query heads cannot share %d KV heads evenly", m->heads, m->kv_heads);
+    if (sparse && m->index_heads != m->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each", m->index_heads,
+                         m->kv_heads);
+    if (m->rotary_dim % 2 || m->rotary_dim > m->head_dim || (sparse && m->rotary_dim > m->index_dim))
+        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim, m->head_dim);
+    if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
+        return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
+                         m->hidden, m->expert_width);
+    return HY_OK;
+}
+
+static void reference_close(ops_backend *b)
+{
+    if (!b) return;
+    memory_free(b->frequency);
+    memory_free(b);
+}
+
+static hy_status reference_open(const ops_model *model, const ops_options *options, ops_backend **out, hy_error *err)
+{
+    hy_status status = check_model(model, options, err);
+    if (status != HY_OK) return status;
+    size_t pairs = (size_t)model->rotary_dim / 2;
+    ops_backend *b = memory_zeroed(1, sizeof *b);
+    float *frequency = memory_zeroed(pairs + 1, sizeof *frequency);
+    if (!b || !frequency) {
+        memory_free(b);
+        memory_free(frequency);
+        return error_memory(err, "the reference backend", sizeof *b);
+    }
+    *b = (ops_backend){.model = model, .options = *options, .frequency = frequency, .max_width = widest(model),
+                       .workers = options->pool ? threads_count(options->pool) : 1};
+    reference_rotary_frequencies(model->rope_theta, model->rotary_dim, frequency);
+    *out = b;
+    return HY_OK;
+}
+
+/* ---- Cache ---------------------------------------------------------------------------------------------------- */
+
+static void cache_close(ops_cache *cache)
+{
+    if (!cache) return;
+    cache_layout_free(&cache->layout);
+    memory_free(cache->data);
+    memory_free(cache);
+}
+
+static size_t *copy_offsets(const size_t *offsets, int layers)
+{
+    size_t *copy = memory_alloc((size_t)layers, sizeof *copy);
+    if (copy) memcpy(copy, offsets, (size_t)layers * sizeof *copy);
+    return copy;
+}
+
+static hy_status cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **out,
+                            hy_error *err)
+{
+    assert(blocks > 0 && layout->layers == backend->model->layers);
+    ops_cache *cache = memory_zeroed(1, sizeof *cache);
+    if (!cache) return error_memory(err, "a cache", sizeof *cache);
+    *cache = (ops_cache){.backend = backend, .layout = *layout, .blocks = blocks};
+    cache->layout.main_offset = copy_offsets(layout->main_offset, layout->layers);
+    cache->layout.index_offset = copy_offsets(layout->index_offset, layout->layers);
+    /* Zeroed, so that tokens which no row may see yet decode to numbers. */
+    cache->data = memory_zeroed((size_t)blocks, layout->row_bytes);
+    if (!cache->layout.main_offset || !cache->layout.index_offset || !cache->data) {
+        cache_close(cache);
+        return error_memory(err, "the cache", (size_t)blocks * layout->row_bytes);
+    }
+    *out = cache;
+    return HY_OK;
+}
+
+static uint8_t *cache_bytes(ops_cache *cache, int32_t block, size_t offset, size_t bytes)
+{
+    assert(block >= 0 && block < cache->blocks);
+    assert(offset <= cache->layout.row_bytes && bytes <= cache->layout.row_bytes - offset);
+    return cache->data + (size_t)block * cache->layout.row_bytes + offset;
+}
+
+static void cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
+{
+    memcpy(out, cache_bytes(cache, block, offset, bytes), bytes);
+}
+
+static void cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in)
+{
+    memcpy(cache_bytes(cache, block, offset, bytes), in, bytes);
+}
+
+static void cache_copy(ops_cache *cache, int32_t from, int32_t to)
+{
+    size_t bytes = cache->layout.row_bytes;
+    if (from != to) memcpy(cache_bytes(cache, to, 0, bytes), cache_bytes(cache, from, 0, bytes), bytes);
+}
+
+/* ---- Step ----------------------------------------------------------------------------------------------------- */
+
+static void step_close(ops_step *step)
+{
+    if (!step) return;
+    void *arrays[] = {step->x, step->normed, step->cosine, step->sine, step->q, step->k, step->v, step->index_q,
+                      step->index_k, step->scores, step->candidates, step->blocks, step->attention, step->h, step->router,
+                      step->routes, step->route_weights, step->members, step->member_factor, step->gathered, step->gate,
+                      step->up, step->y, step->sum, step->logits, step->scratch, step->sample_scratch, step};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);
+}
+
+typedef struct step_array {
+    void **at;
+    size_t rows, columns, size;
+} step_array;
+
+static hy_status step_arrays(ops_step *s, hy_error *err)
+{
+    const ops_model *m = s->backend->model;
+    size_t rows = (size_t)s->limits.rows, logit_rows = (size_t)s->limits.logit_rows, hidden = (size_t)m->hidden;
+    size_t q = (size_t)m->heads * (size_t)m->head_dim, kv = (size_t)m->kv_heads * (size_t)m->head_dim;
+    size_t pairs = (size_t)m->rotary_dim / 2, index_heads = (size_t)m->index_heads, top = (size_t)m->index_top;
+    size_t routes = (size_t)m->experts_per_token, f = sizeof(float), i = sizeof(int32_t);
+    size_t wide = larger(larger((size_t)m->expert_width, (size_t)m->shared_width), (size_t)m->dense_width);
+    s->scratch_floats = larger(larger(reference_linear_scratch(s->backend), reference_index_scratch(s->backend)),
+                               reference_attention_scratch(s->backend));
+    const step_array arrays[] = {
+        {(void **)&s->x, rows, hidden, f},
+        {(void **)&s->normed, rows, hidden, f},
+        {(void **)&s->cosine, rows, pairs, f},
+        {(void **)&s->sine, rows, pairs, f},
+        {(void **)&s->q, rows, q, f},
+        {(void **)&s->k, rows, kv, f},
+        {(void **)&s->v, rows, kv, f},
+        {(void **)&s->index_q, rows, index_heads * (size_t)m->index_dim, f},
+        {(void **)&s->index_k, rows, (size_t)m->index_dim, f},
+        {(void **)&s->scores, rows, index_heads * (size_t)s->max_blocks, f},
+        {(void **)&s->candidates, rows, REFERENCE_PARTS * index_heads * top, sizeof *s->candidates},
+        {(void **)&s->blocks, rows, index_heads * top, i},
+        {(void **)&s->attention, rows, q, f},
+        {(void **)&s->h, rows, hidden, f},
+        {(void **)&s->router, rows, (size_t)m->experts, f},
+        {(void **)&s->routes, rows, routes, i},
+        {(void **)&s->route_weights, rows, routes, f},
+        {(void **)&s->members, rows, 1, i},
+        {(void **)&s->member_factor, rows, 1, f},
+        {(void **)&s->gathered, rows, hidden, f},
+        {(void **)&s->gate, rows, wide, f},
+        {(void **)&s->up, rows, wide, f},
+        {(void **)&s->y, rows, hidden, f},
+        {(void **)&s->sum, rows, hidden, f},
+        {(void **)&s->logits, logit_rows, (size_t)m->vocab, f},
+        {(void **)&s->scratch, (size_t)s->backend->workers, s->scratch_floats, f},
+        {&s->sample_scratch, 1, sample_scratch_bytes(m->vocab), 1},
+    };
+    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) {
+        size_t count = SIZE_MAX;
+        if (size_mul(arrays[n].rows, arrays[n].columns, &count))
+            *arrays[n].at = memory_zeroed(count ? count : 1, arrays[n].size);
+        if (!*arrays[n].at) return error_memory(err, "the tensors of a step", count);
+    }
+    return HY_OK;
+}
+
+static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_step **out, hy_error *err)
+{
+    assert(limits->rows > 0 && limits->logit_rows >= 0 && limits->positions > 0);
+    ops_step *step = memory_zeroed(1, sizeof *step);
+    if (!step) return error_memory(err, "a step", sizeof *step);
+    step->backend = backend;
+    step->limits = *limits;
+    step->max_blocks = (limits->positions + CACHE_BLOCK - 1) / CACHE_BLOCK;
+    hy_status status = step_arrays(step, err);
+    if (status != HY_OK) {
+        step_close(step);
+        return status;
+    }
+    *out = step;
+    return HY_OK;
+}
+
+/* What a replay imposes must be such that the row could have chosen it. */
+static hy_status check_replay(const ops_step *step, const ops_rows *rows, int32_t t, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    int64_t blocks = (int64_t)m->index_heads * m->index_top;
+    for (int64_t l = 0; l < m->layers; l++) {
+        for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
+            int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
+            if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
+                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b, (int)l,
+                                 rows->position[t]);
+        }
+        for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
+            int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
+            if (e < 0 || e >= m->experts)
+                return error_set(err, HY_BAD_INPUT, "replayed expert %d of layer %d is outside 0..%d", e, (int)l,
+                                 m->experts - 1);
+        }
+    }
+    return HY_OK;
+}
+
+static hy_status check_row(const ops_step *step, const ops_cache *cache, const ops_rows *rows, int32_t t, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    if (rows->sequence[t] < 0) return HY_OK;
+    int32_t position = rows->position[t], blocks = position / CACHE_BLOCK + 1;
+    if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
+        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t], m->vocab - 1);
+    if (position < 0 || position >= step->limits.positions)
+        return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", position,
+                         step->limits.positions);
+    assert(rows->sequence[t] < rows->sequences && blocks <= rows->block_table_stride);
+    assert(rows->slot[t] < (int64_t)cache->blocks * CACHE_BLOCK);
+    for (int32_t b = 0; b < blocks; b++) {
+        int32_t block = rows->block_table[(int64_t)rows->sequence[t] * rows->block_table_stride + b];
+        assert(block >= 0 && block < cache->blocks);
+        (void)block;
+    }
+    return check_replay(step, rows, t, err);
+}
+
+static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
+{
+    step->error = (hy_error){0};
+    step->cache = cache;
+    step->rows = *rows;
+    step->logit_rows = 0;
+    assert(rows->count <= step->limits.rows);
+    for (int32_t t = 0; t < rows->count; t++) {
+        step->logit_rows += (rows->flags[t] & ROW_LOGITS) != 0;
+        if (check_row(step, cache, rows, t, &step->error) == HY_OK) continue;
+        step->rows.count = step->logit_rows = 0; /* the operations that follow do nothing */
+        return;
+    }
+    assert(step->logit_rows <= step->limits.logit_rows);
+    reference_rotary_tables(step);
+}
+
+static hy_status finish(ops_step *step, hy_error *err)
+{
+    hy_status status = step->error.status;
+    if (status != HY_OK && err) *err = step->error;
+    return status;
+}
+
+/* ---- Embedding, head, sampling --------------------------------------------------------------------------------- */
+
+static void embed(ops_step *step)
+{
+    const ops_model *m = step->backend->model;
+    for (int64_t t = 0; t < step->rows.count; t++) {
+        float *x = step->x + t * m->hidden;
+        if (step->rows.sequence[t] < 0)
+            memset(x, 0, (size_t)m->hidden * sizeof *x);
+        else
+            weight_row(&m->embed, step->rows.token[t], x);
+    }
+}
+
+static void head(ops_step *step)
+{
+    const ops_model *m = step->backend->model;
+    int32_t n = 0;
+    reference_rms_norm_rows(step, step->x, &m->final_norm, step->normed);
+    for (int64_t t = 0; t < step->rows.count; t++)
+        if (step->rows.flags[t] & ROW_LOGITS)
+            memcpy(step->gathered + (int64_t)n++ * m->hidden, step->normed + t * m->hidden,
+                   (size_t)m->hidden * sizeof(float));
+    reference_linear(step, &m->head, step->gathered, n, step->logits);
+}
+
+static void sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out)
+{
+    int32_t vocab = step->backend->model->vocab;
+    for (int32_t i = 0; i < count; i++) {
+        out[i] = (ops_sampled){.id = -1};
+        if (rows[i].logit_row >= step->logit_rows) continue; /* only after an error of the step */
+        sample_row(step->logits + (int64_t)rows[i].logit_row * vocab, vocab, &rows[i], step->sample_scratch, &out[i]);
+    }
+}
+
+/* ---- Named tensors --------------------------------------------------------------------------------------------- */
+
+/* The tensor's first row and the bytes of one. */
+static void *tensor_at(ops_step *step, ops_tensor which, size_t *row_bytes)
+{
+    const ops_model *m = step->backend->model;
+    size_t heads = (size_t)m->heads * (size_t)m->head_dim, index_heads = (size_t)m->index_heads;
+    const struct {
+        void *at;
+        size_t columns; /* of four bytes */
+    } tensors[] = {
+        [OPS_X] = {step->x, (size_t)m->hidden},
+        [OPS_Q] = {step->q, heads},
+        [OPS_INDEX_Q] = {step->index_q, index_heads * (size_t)m->index_dim},
+        [OPS_SCORES] = {step->scores, index_heads * (size_t)step->max_blocks},
+        [OPS_BLOCKS] = {step->blocks, index_heads * (size_t)m->index_top},
+        [OPS_ATTENTION] = {step->attention, heads},
+        [OPS_H] = {step->h, (size_t)m->hidden},
+        [OPS_ROUTES] = {step->routes, (size_t)m->experts_per_token},
+        [OPS_ROUTE_WEIGHTS] = {step->route_weights, (size_t)m->experts_per_token},
+        [OPS_LOGITS] = {step->logits, (size_t)m->vocab},
+    };
+    *row_bytes = tensors[which].columns * 4;
+    return tensors[which].at;
+}
+
+static void tensor_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, void *out)
+{
+    size_t row_bytes;
+    const char *at = tensor_at(step, which, &row_bytes);
+    assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
+    memcpy(out, at + (size_t)first * row_bytes, (size_t)rows * row_bytes);
+}
+
+static void tensor_write(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in)
+{
+    size_t row_bytes;
+    char *at = tensor_at(step, which, &row_bytes);
+    assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
+    memcpy(at + (size_t)first * row_bytes, in, (size_t)rows * row_bytes);
+}
+
+const hy_ops ops_reference = {
+    .name = "reference",
+    .open = reference_open,
+    .close = reference_close,
+    .cache_open = cache_open,
+    .cache_close = cache_close,
+    .cache_read = cache_read,
+    .cache_write = cache_write,
+    .cache_copy = cache_copy,
+    .step_open = step_open,
+    .step_close = step_close,
+    .begin = begin,
+    .finish = finish,
+    .embed = embed,
+    .attend_in = reference_attend_in,
+    .index_select = reference_index_select,
+    .index_score = reference_index_score,
+    .index_top = reference_index_top,
+    .index_merge = reference_index_merge,
+    .attend = reference_attend,
+    .attend_out = reference_attend_out,
+    .route = reference_route,
+    .experts = reference_experts,
+    .feed_dense = reference_feed_dense,
+    .head = head,
+    .sample = sample,
+    .tensor_read = tensor_read,
+    .tensor_write = tensor_write,
+};
