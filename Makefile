@@ -1,13 +1,13 @@
 # A thin front of CMake: everything real is in CMakeLists.txt.
 #
-#   make          build/hayate, the CPU program
+#   make          build/hayate, the CPU program, and build/libhayate.a
 #   make serve    installs what is missing (as root on Debian), builds, serves the bundled model on port 8000
 #   make demo     one streamed answer of the bundled model
-#   make test     everything that fits into ten minutes on two cores;  make test-long  what does not
-#   make deps     only installs what building and testing need
-#   make asan, make tsan   build and run the unit tests under the sanitizers
+#   make tests    builds the tests in build/;  make test  runs everything that fits into ten minutes on two cores
+#   make test-long  runs what does not
+#   make asan, make tsan   the tests under the sanitizers
 #   make fuzz     every libFuzzer target for FUZZ_SECONDS (60)
-#   make lint     formatting, layers, clang-tidy
+#   make lint     layers, sizes, clang-tidy
 
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 60
@@ -15,19 +15,22 @@ MODEL ?= models/m3-nano
 PORT ?= 8000
 BUILD := cmake --build
 .DEFAULT_GOAL := all
-.PHONY: all library tests test test-long serve demo deps asan tsan fuzz lint format clean help
+.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan fuzz lint clean
 
-all: build/CMakeCache.txt
+all: deps
+	@[ -f build/Makefile ] || cmake --preset release >/dev/null
 	@$(BUILD) build -j$(JOBS) --target hayate library
-
-build/CMakeCache.txt: | deps
-	@cmake --preset release >/dev/null
 
 # Silent when everything is there; never asks.
 deps:
-	@tools/install_deps
+	@tools/install_deps build
+deps-test:
+	@tools/install_deps test
+deps-dev:
+	@tools/install_deps dev
 
-tests: build/CMakeCache.txt
+tests: deps-test
+	@[ -f build/Makefile ] || cmake --preset release >/dev/null
 	@$(BUILD) build -j$(JOBS) --target hayate library tests
 
 test: tests
@@ -42,17 +45,17 @@ serve: all
 demo: all
 	build/hayate generate $(MODEL) --chat --prompt "What is 4837 + 961?" --temperature 0 --max-tokens 256
 
-asan tsan: deps
+asan tsan: deps-dev
 	@cmake --preset $@ >/dev/null
 	@$(BUILD) build-$@ -j$(JOBS) --target hayate library tests
 	@cd build-$@ && ctest -LE "long|slow" --output-on-failure -j$(JOBS)
 
-fuzz: deps
+fuzz: deps-dev
 	@cmake --preset fuzz >/dev/null
 	@$(BUILD) build-fuzz -j$(JOBS) --target fuzzers
 	@tools/run_fuzzers build-fuzz $(FUZZ_SECONDS)
 
-lint: deps
+lint: deps-dev
 	@cmake --preset release >/dev/null
 	@tools/lint build
 
