@@ -56,8 +56,8 @@ hy_status text_template_detect(const char *folder, const char *option, text_temp
  * tools     array of {"type": "function", "function": {name, description, parameters, strict, defer_loading}}, or NULL.
  * kwargs    object of template variables, or NULL: thinking_mode ("enabled", "disabled", "adaptive"; missing reads as
  *           adaptive), model_identity (text that stands in for a missing developer message), add_generation_prompt
- *           (default true), continue_final_message (default false; excludes the former when true: the prompt ends after the last message's
- *           content, trailing white space removed). Others are ignored.
+ *           (default true, but false with the next), continue_final_message (default false: when true the prompt ends
+ *           with the last message's content, trailing white space removed). Others are ignored.
  *
  * HY_BAD_INPUT with one line for what the template or the protocol refuses, HY_UNSUPPORTED for an unknown template.
  */

@@ -4,8 +4,8 @@
  * The markers are <mm:think> and </mm:think>, matched as text: a model may write one in several tokens. The end of a
  * piece that could be the start of a marker is held back, so the result does not depend on where the pieces end.
  *
- *     started inside    reasoning up to the first </mm:think>, then content. An <mm:think> at the very start repeats the
- *                       prompt's and is dropped; further ones are part of the reasoning.
+ *     started inside    reasoning up to the first </mm:think>, then content. An <mm:think> at the very start repeats
+ *                       the prompt's and is dropped; further ones are part of the reasoning.
  *     started outside   a </mm:think> at the very start is dropped and all that follows is content. Otherwise the first
  *                       <mm:think> opens reasoning up to the next </mm:think>; content is what stands before and after.
  *

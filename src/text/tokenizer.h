@@ -24,9 +24,9 @@
 typedef struct text_tokenizer text_tokenizer;
 
 /*
- * Opens a folder (its tokenizer.json, else its tokenizer.tiktoken), a tokenizer.json or a rank file; what a file is
- * is told by its first character. HY_FAILED: cannot be read, or nothing of the kind in the folder. HY_BAD_MODEL: damaged, or
- * of a kind that is not supported, with the field at fault. *out is owned by the caller.
+ * Opens a folder (its tokenizer.json, else its tokenizer.tiktoken), a tokenizer.json or a rank file; a file's first
+ * character tells which. HY_FAILED: cannot be read, or nothing of the kind in the folder. HY_BAD_MODEL: damaged, or of
+ * a kind that is not supported, with the field at fault. *out is owned by the caller.
  */
 hy_status text_tokenizer_open(const char *path, text_tokenizer **out, hy_error *err);
 void text_tokenizer_close(text_tokenizer *tok);
@@ -39,11 +39,11 @@ bool text_tokenizer_present(const char *folder);
 
 /*
  * Encodes `length` bytes of UTF-8. With `parse_added` added tokens in the text become their ids; without, the whole
- * text is ordinary. Replaces *out (release with hy_ids_free); untouched on failure. Invalid UTF-8 is HY_BAD_INPUT with the
- * offset of the first bad byte: a lossy prompt would be answered as if it had been asked.
+ * text is ordinary. Replaces *out (release with hy_ids_free); untouched on failure. Invalid UTF-8 is HY_BAD_INPUT with
+ * the offset of the first bad byte: a lossy prompt would be answered as if it had been asked.
  */
-hy_status text_tokenizer_encode(const text_tokenizer *tok, const char *text, size_t length, bool parse_added, hy_ids *out,
-                                hy_error *err);
+hy_status text_tokenizer_encode(const text_tokenizer *tok, const char *text, size_t length, bool parse_added,
+                                hy_ids *out, hy_error *err);
 
 /* One more than the largest id. A model may have more embedding rows than that (padding). */
 int32_t text_tokenizer_vocab_size(const text_tokenizer *tok);
