@@ -19,15 +19,24 @@ const char *hy_status_name(hy_status status)
     return "unknown";
 }
 
+/* One line, whatever a file name or a client put into it. */
+static void copy_line(char *out, size_t size, const char *s)
+{
+    size_t n = strnlen(s, size - 1);
+    for (size_t i = 0; i < n; i++) out[i] = (unsigned char)s[i] < 0x20 || s[i] == 0x7F ? '?' : s[i];
+    out[n] = 0;
+}
+
 static hy_status fill(hy_error *err, hy_status status, const char *where, const char *format, va_list args)
 {
     if (err) {
+        /* By way of a copy: the arguments may be the old message or place. */
+        char message[sizeof err->message], place[sizeof err->where];
+        vsnprintf(message, sizeof message, format, args);
+        snprintf(place, sizeof place, "%s", where ? where : "");
         err->status = status;
-        vsnprintf(err->message, sizeof err->message, format, args);
-        /* One line, whatever a file name or a client put into it. */
-        for (char *p = err->message; *p; p++)
-            if ((unsigned char)*p < 0x20 || *p == 0x7F) *p = '?';
-        snprintf(err->where, sizeof err->where, "%s", where ? where : "");
+        copy_line(err->message, sizeof err->message, message);
+        copy_line(err->where, sizeof err->where, place);
     }
     return status;
 }

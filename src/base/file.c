@@ -14,7 +14,8 @@
 static hy_status open_regular(const char *path, int *fd, size_t *size, hy_error *err)
 {
     struct stat st;
-    int f = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: opening a pipe must not wait for its writer; regular files do not care. */
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f < 0) return error_at(err, HY_FAILED, path, "cannot open %s: %s", path, strerror(errno));
     if (fstat(f, &st) != 0 || !S_ISREG(st.st_mode)) {
         close(f);

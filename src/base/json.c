@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <assert.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,7 @@ static void quoted(buffer *out, const char *s, size_t length)
             put = u;
         } else if (c >= 0x80) {
             n = utf8_valid(s + i, length - i);
-            if (!n) n = 1, put = UTF8_REPLACEMENT;
+            if (!n) n = utf8_invalid_run(s + i, length - i), put = UTF8_REPLACEMENT;
         }
         if (put) {
             buffer_append(out, s + run, i - run);
@@ -116,7 +117,14 @@ void json_format_number(double value, char out[32])
 {
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(out, 32, "%.*g", digits, value);
-        if (strtod(out, NULL) == value) return;
+        if (strtod(out, NULL) == value) break;
+    }
+    /* A program that set its locale may have another decimal point. */
+    const char *point = localeconv()->decimal_point;
+    char *at = strcmp(point, ".") ? strstr(out, point) : NULL;
+    if (at) {
+        *at = '.';
+        memmove(at + 1, at + strlen(point), strlen(at + strlen(point)) + 1);
     }
 }
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Multipliers of the two halves and the steps of the two key words (Weyl sequences of the golden ratio and of sqrt(3)-1),
- * as published with Philox4x32. */
+/* Multipliers of the two halves and the steps of the two key words (Weyl sequences of the golden ratio and of
+ * sqrt(3)-1), as published with Philox4x32. */
 #define MULTIPLIER_0 0xD2511F53u
 #define MULTIPLIER_1 0xCD9E8D57u
 #define STEP_0 0x9E3779B9u
@@ -25,8 +25,8 @@ void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-void random_quad(uint64_t seed, uint32_t position, random_purpose purpose, uint32_t choice, uint32_t quad, uint32_t anchor,
-                 uint32_t out[4])
+void random_quad(uint64_t seed, uint32_t position, random_purpose purpose, uint32_t choice, uint32_t quad,
+                 uint32_t anchor, uint32_t out[4])
 {
     assert(choice < 1u << 24);
     uint32_t counter[4] = {position, (uint32_t)purpose << 24 | choice, quad, anchor};

@@ -13,8 +13,8 @@
 /* The value of every code; code 8 is -0. */
 extern const float e2m1_table[16];
 
-/* Round to nearest, ties to the even code, saturating at +-6. Zero never carries a sign, so code 8 is never made. NaN gives
- * 0: a format that uses E2M1 carries NaN in its scale. */
+/* Round to nearest, ties to the even code, saturating at +-6. Zero never carries a sign, so code 8 is never made. NaN
+ * gives 0: a format that uses E2M1 carries NaN in its scale. */
 static inline uint8_t e2m1_from_float(float x)
 {
     float a = x < 0 ? -x : x;

@@ -7,7 +7,7 @@ const float e2m1_table[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1
 
 /* In units of 2^-10: (8 + m) * 2^e, or 2m for subnormals. */
 #define UNITS(e, m) ((e) ? (8 + (m)) * (1 << (e)) : 2 * (m))
-#define VALUE(sign, e, m) (sign (float)UNITS(e, m) / 1024)
+#define VALUE(sign, e, m) (sign(float) UNITS(e, m) / 1024)
 #define SEVEN(sign, e)                                                                                                 \
     VALUE(sign, e, 0), VALUE(sign, e, 1), VALUE(sign, e, 2), VALUE(sign, e, 3), VALUE(sign, e, 4), VALUE(sign, e, 5),  \
         VALUE(sign, e, 6)

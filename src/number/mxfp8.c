@@ -24,6 +24,7 @@ void mxfp8_decode_row(const uint8_t *data, const uint8_t *scales, size_t blocks,
 {
     for (size_t b = 0; b < blocks; b++) {
         float scale = e8m0_to_float(scales[b]);
-        for (int i = 0; i < MXFP8_BLOCK; i++) out[b * MXFP8_BLOCK + i] = e4m3_to_float(data[b * MXFP8_BLOCK + i]) * scale;
+        for (int i = 0; i < MXFP8_BLOCK; i++)
+            out[b * MXFP8_BLOCK + i] = e4m3_to_float(data[b * MXFP8_BLOCK + i]) * scale;
     }
 }

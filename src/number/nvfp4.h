@@ -1,5 +1,6 @@
 /*
- * NVFP4: groups of 16 E2M1 numbers that share one E4M3 scale, with or without one outer factor for a whole tensor or row.
+ * NVFP4: groups of 16 E2M1 numbers that share one E4M3 scale, with or without one outer factor for a whole tensor or
+ * row.
  *
  * A row of n values has n/16 groups: data [n/2] bytes, two codes a byte with the even element in the low nibble, and
  * scales [n/16] bytes, in order. Everything here is scalar fp32 arithmetic with correctly rounded division: it is the
@@ -12,7 +13,8 @@
  *  - The scale is never 0: it is clamped to 2^-9 (byte 0x01), so a zero group has scale 0x01 and codes 0.
  *  - Code 8 (negative zero) is never stored.
  *  - Beyond the range (amax > 2688 after the outer factor) codes saturate at +-6 * 448; infinity too.
- *  - A group with a NaN gets the NaN scale 0x7F and codes 0, and so reads back as NaN: nothing wrong turns into a number.
+ *  - A group with a NaN gets the NaN scale 0x7F and codes 0, and so reads back as NaN: nothing wrong turns into a
+ * number.
  */
 #ifndef HAYATE_NUMBER_NVFP4_H
 #define HAYATE_NUMBER_NVFP4_H
@@ -44,8 +46,8 @@ typedef enum nvfp4_readback {
     NVFP4_E4M3,  /* the product rounded once to E4M3, saturating: what hardware that multiplies into E4M3 reads */
 } nvfp4_readback;
 
-/* data [groups * 8], scales [groups] to out [groups * 16]. With NVFP4_EXACT also the inverse of the activation quantisers
- * below, up to their outer factors. */
+/* data [groups * 8], scales [groups] to out [groups * 16]. With NVFP4_EXACT also the inverse of the activation
+ * quantisers below, up to their outer factors. */
 void nvfp4_decode_row(const uint8_t *data, const uint8_t *scales, size_t groups, nvfp4_readback readback, float *out);
 
 /* The E4M3 code of E4M3(scale) * E2M1(code), rounded once, ties to even, saturating. */
@@ -54,8 +56,8 @@ uint8_t nvfp4_product_e4m3(uint8_t scale, uint8_t code);
 /* ---- Checkpoint weights ---------------------------------------------------------------------------------------- */
 
 /*
- * Codes and scales hold the weight times g = 2688/amax (2688 = 6 * 448), amax being the largest magnitude of the tensor,
- * or of the tensors that share the factor (w1 and w3 of an expert). Two conventions store the outer factor:
+ * Codes and scales hold the weight times g = 2688/amax (2688 = 6 * 448), amax being the largest magnitude of the
+ * tensor, or of the tensors that share the factor (w1 and w3 of an expert). Two conventions store the outer factor:
  *
  *   NVFP4_DIVIDE    weight_global_scale = 2688/amax, value = code * scale / global     (nvfp4-pack-quantized)
  *   NVFP4_MULTIPLY  weight_scale_2      = amax/2688, value = code * scale * global     (ModelOpt)
@@ -94,8 +96,9 @@ void nvfp4_weight_decode_row(const uint8_t *data, const uint8_t *scales, size_t 
  *
  *     r = max(max|x|, 1e-12);  xn = bf16(x * (2688/r));  a = clamp(E4M3(max|xn| / 6), 2^-9, 448);  code = E2M1(xn / a)
  *
- * to data [groups * 8] and scales [groups]. Returns the row's factor bf16(r/2688): gate and up are products with the decoded
- * row, times this factor, before the activation. A zero row gives zeros. Source: the training recipe of the experts.
+ * to data [groups * 8] and scales [groups]. Returns the row's factor bf16(r/2688): gate and up are products with the
+ * decoded row, times this factor, before the activation. A zero row gives zeros. Source: the training recipe of the
+ * experts.
  */
 float nvfp4_fc1_quantise_row(const float *x, size_t groups, uint8_t *data, uint8_t *scales);
 

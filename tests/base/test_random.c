@@ -1,4 +1,5 @@
-/* Philox, uniform and Gumbel numbers, and the logarithms behind them. The stored bits hold every target to the same steps. */
+/* Philox, uniform and Gumbel numbers, and the logarithms behind them. The stored bits hold every target to the same
+ * steps. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -142,14 +143,15 @@ static void log1p_is_accurate(void **state)
     assert_true(worst > 0.5);
 }
 
-/* The inner logarithm is off by a factor of 1 + 2^-23 at most, which the outer one makes a difference of 2^-23, and adds
- * less than a step of its own. */
+/* The inner logarithm is off by a factor of 1 + 2^-23 at most, which the outer one makes a difference of 2^-23, and
+ * adds less than a step of its own. */
 static void gumbel_is_accurate(void **state)
 {
     (void)state;
     for (uint64_t x = 0; x <= 0xFFFFFFFF; x += x < 300000 || x > 0xFFFFFFFF - 300000 ? 1 : 4099) {
         double want = -log(-log1p(-(double)random_uniform((uint32_t)x))), got = (double)random_gumbel((uint32_t)x);
-        if (!(fabs(got - want) < 0x1p-23 + last_place(want))) fail_msg("noise of %u: %a, not %a", (unsigned)x, got, want);
+        if (!(fabs(got - want) < 0x1p-23 + last_place(want)))
+            fail_msg("noise of %u: %a, not %a", (unsigned)x, got, want);
     }
     /* The large end has steps of its own: neighbours differ where 1 - u would not. */
     for (uint32_t x = 0; x < 1000; x++) assert_true(random_gumbel(x) > random_gumbel(x + 1));
@@ -263,14 +265,10 @@ static void seeds_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(counter_layout),
-        cmocka_unit_test(uniform_numbers),
-        cmocka_unit_test(log_is_accurate),
-        cmocka_unit_test(log1p_is_accurate),
-        cmocka_unit_test(gumbel_is_accurate),
-        cmocka_unit_test(gumbel_is_gumbel),
-        cmocka_unit_test(stored_bits),
+        cmocka_unit_test(philox_known_answers), cmocka_unit_test(counter_layout),
+        cmocka_unit_test(uniform_numbers),      cmocka_unit_test(log_is_accurate),
+        cmocka_unit_test(log1p_is_accurate),    cmocka_unit_test(gumbel_is_accurate),
+        cmocka_unit_test(gumbel_is_gumbel),     cmocka_unit_test(stored_bits),
         cmocka_unit_test(seeds_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,8 +37,10 @@ static inline unsigned nearest_code(double a, double (*value)(unsigned), unsigne
     if (a >= value(last)) return last;
     while (high - low > 1) {
         unsigned middle = (low + high) / 2;
-        if (value(middle) <= a) low = middle;
-        else high = middle;
+        if (value(middle) <= a)
+            low = middle;
+        else
+            high = middle;
     }
     double below = a - value(low), above = value(high) - a;
     return below < above || (below == above && low % 2 == 0) ? low : high;
@@ -70,8 +72,8 @@ static inline uint32_t bits_from(float x)
     return u;
 }
 
-/* x / y rounded once to fp32: a double quotient of two fp32 numbers has enough digits that rounding it again does no harm
- * (53 >= 2 * 24 + 2). */
+/* x / y rounded once to fp32: a double quotient of two fp32 numbers has enough digits that rounding it again does no
+ * harm (53 >= 2 * 24 + 2). */
 static inline float divided(float x, float y)
 {
     return (float)((double)x / (double)y);

@@ -79,7 +79,8 @@ static void e4m3_every_bf16_and_many_floats(void **state)
         if (want != got) fail_msg("E4M3(%a) is 0x%02X, not 0x%02X", (double)x, want, got);
     }
     uint64_t seed = 1;
-    for (int i = 0; i < 500000; i++) check_e4m3(float_from((0x37000000 + draw_bits(&seed) % 0x0D000000) ^ (i % 2u) << 31));
+    for (int i = 0; i < 500000; i++)
+        check_e4m3(float_from((0x37000000 + draw_bits(&seed) % 0x0D000000) ^ (i % 2u) << 31));
 }
 
 static void e2m1_codes_and_ties(void **state)
@@ -165,8 +166,10 @@ static void fp16_values(void **state)
         float x = fp16_to_float((uint16_t)h);
         assert_int_equal(signbit(x) != 0, h >> 15);
         if (e == 31) {
-            if (m) assert_true(isnan(x));
-            else assert_true(isinf(x));
+            if (m)
+                assert_true(isnan(x));
+            else
+                assert_true(isinf(x));
             continue;
         }
         double want = e ? ldexp(1 + m / 1024.0, e - 15) : ldexp(m, -24);
@@ -199,14 +202,10 @@ static void e8m0_scales(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(e4m3_codes),
-        cmocka_unit_test(e4m3_ties),
-        cmocka_unit_test(e4m3_ends),
-        cmocka_unit_test(e4m3_every_bf16_and_many_floats),
-        cmocka_unit_test(e2m1_codes_and_ties),
-        cmocka_unit_test(e2m1_every_bf16),
-        cmocka_unit_test(bf16_rounding),
-        cmocka_unit_test(fp16_values),
+        cmocka_unit_test(e4m3_codes),          cmocka_unit_test(e4m3_ties),
+        cmocka_unit_test(e4m3_ends),           cmocka_unit_test(e4m3_every_bf16_and_many_floats),
+        cmocka_unit_test(e2m1_codes_and_ties), cmocka_unit_test(e2m1_every_bf16),
+        cmocka_unit_test(bf16_rounding),       cmocka_unit_test(fp16_values),
         cmocka_unit_test(e8m0_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* MXFP8 blocks of 32: the rounded-up scale for every bf16 magnitude, codes against a search, decoding over all bytes. */
+/* MXFP8 blocks of 32: the rounded-up scale for every bf16 magnitude, codes against a search, decoding over all bytes.
+ */
 #include "number/nearest.h"
 
 #include "number/e4m3.h"
@@ -42,7 +43,8 @@ static void random_blocks(void **state)
     for (int round = 0; round < 2000; round++) {
         float x[BLOCKS * MXFP8_BLOCK], back[BLOCKS * MXFP8_BLOCK];
         uint8_t data[BLOCKS * MXFP8_BLOCK], scales[BLOCKS];
-        for (int i = 0; i < BLOCKS * MXFP8_BLOCK; i++) x[i] = ldexpf(draw_bell(&seed), (int)(draw_bits(&seed) % 60) - 30);
+        for (int i = 0; i < BLOCKS * MXFP8_BLOCK; i++)
+            x[i] = ldexpf(draw_bell(&seed), (int)(draw_bits(&seed) % 60) - 30);
         mxfp8_quantise_row(x, BLOCKS, data, scales);
         mxfp8_decode_row(data, scales, BLOCKS, back);
         for (int b = 0; b < BLOCKS; b++) {
@@ -69,9 +71,12 @@ static void decoding_is_exact(void **state)
             mxfp8_decode_row(data, &s, 1, out);
             for (unsigned i = 0; i < MXFP8_BLOCK; i++) {
                 double want = ldexp(e4m3_formula(code + i), scale - 127);
-                if (scale == 255 || isnan(want)) assert_true(isnan(out[i]));
-                else if (fabs(want) >= 0x1p128) assert_true(isinf(out[i]));
-                else assert_true((double)out[i] == want);
+                if (scale == 255 || isnan(want))
+                    assert_true(isnan(out[i]));
+                else if (fabs(want) >= 0x1p128)
+                    assert_true(isinf(out[i]));
+                else
+                    assert_true((double)out[i] == want);
             }
         }
     }

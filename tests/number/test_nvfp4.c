@@ -62,8 +62,8 @@ static void ties_with_every_scale(void **state)
     }
 }
 
-/* Kernels may multiply instead of dividing: amax * RN(1/6) gives the same scale byte and x * RN(1/scale), cut towards zero,
- * the same code, for every bf16 number. */
+/* Kernels may multiply instead of dividing: amax * RN(1/6) gives the same scale byte and x * RN(1/scale), cut towards
+ * zero, the same code, for every bf16 number. */
 static void multiplying_forms(void **state)
 {
     (void)state;
@@ -235,8 +235,8 @@ static void conventions_meet(void **state)
     nvfp4_weight_decode_row(data, scales, WEIGHT_GROUPS, 1.0f / 8192, NVFP4_MULTIPLY, multiply);
     assert_memory_equal(divide, multiply, sizeof divide);
     assert_true(divide[100] == w[100]);
-    /* What was decoded is a fixed point: quantising it again with the same factor gives its values back, except in groups
-     * whose largest code is below 6, whose scale shrinks. */
+    /* What was decoded is a fixed point: quantising it again with the same factor gives its values back, except in
+     * groups whose largest code is below 6, whose scale shrinks. */
     uint8_t again[WEIGHTS / 2], scales_again[WEIGHT_GROUPS];
     nvfp4_weight_quantise_row(divide, WEIGHT_GROUPS, 8192, again, scales_again);
     for (int g = 0; g < WEIGHT_GROUPS; g++) {

@@ -1,6 +1,6 @@
 /*
- * Every product of an E4M3 scale and an E2M1 code: exact where it must be exact, and the same E4M3 byte on every way that
- * a kernel may take to round it.
+ * Every product of an E4M3 scale and an E2M1 code: exact where it must be exact, and the same E4M3 byte on every way
+ * that a kernel may take to round it.
  */
 #include "number/nearest.h"
 
@@ -67,8 +67,10 @@ static void three_ways_agree(void **state)
              * Scaled to value * 2^7 and value * 2^-14 (both exact), the product is 2^-7 times the wanted one. */
             double scale = (double)fp16_to_float((uint16_t)((s & 0x7F) << 7)) * 0x1p15;
             double code = (double)fp16_to_float((uint16_t)((c & 7) << 9));
-            if ((s & 0x7F) == 0x7F) scale = NAN; /* 0x7F << 7 is the number 480: kernels must keep NaN scales out */
-            else assert_true(half(scale) == scale && scale <= 57344);
+            if ((s & 0x7F) == 0x7F)
+                scale = NAN; /* 0x7F << 7 is the number 480: kernels must keep NaN scales out */
+            else
+                assert_true(half(scale) == scale && scale <= 57344);
             double p = half(scale * code) * ((s >> 7) != (c >> 3) ? -1 : 1);
             assert_true(isnan(p) || p * 0x1p7 == exact);
             unsigned by_half = e4m3_from_float((float)(p * 0x1p7));
@@ -80,8 +82,10 @@ static void three_ways_agree(void **state)
             if (s >= 0x7F || c >= 8) continue; /* the counts are over positive finite scales and magnitudes */
             finite++;
             nonzero += s != 0 && c != 0;
-            if (exact > 448) saturated++;
-            else if (e4m3_formula(once) != exact) inexact++;
+            if (exact > 448)
+                saturated++;
+            else if (e4m3_formula(once) != exact)
+                inexact++;
             if (e4m3_formula(once) != exact && exact <= 448 && exact >= 0x1p-6) {
                 /* only 1.5, 3 and 6 have a second significant bit; the worst case is the tie 28 * 1.5 = 42 to 40 */
                 assert_true(c == 3 || c == 5 || c == 7);
@@ -96,8 +100,8 @@ static void three_ways_agree(void **state)
     assert_int_equal(inexact + saturated, 275);
 }
 
-/* Rounding to four significant bits with three half-precision operations (p = 129x, q = p - x, r = p - q, after Veltkamp)
- * is E4M3 rounding for products in its normal range and not below: 11 pairs differ. */
+/* Rounding to four significant bits with three half-precision operations (p = 129x, q = p - x, r = p - q, after
+ * Veltkamp) is E4M3 rounding for products in its normal range and not below: 11 pairs differ. */
 static void split_in_half_precision(void **state)
 {
     (void)state;
@@ -108,8 +112,10 @@ static void split_in_half_precision(void **state)
             if (exact > 448) continue;
             double x = half(exact * 0x1p-7), p = half(129 * x), q = half(p - x), r = half(p - q);
             bool same = r * 0x1p7 == e4m3_formula(e4m3_nearest(exact));
-            if (exact >= 0x1p-6) assert_true(same);
-            else below += !same;
+            if (exact >= 0x1p-6)
+                assert_true(same);
+            else
+                below += !same;
         }
     }
     assert_int_equal(below, 11);

@@ -1,0 +1,156 @@
+/* Whole-file reads, maps, and the errors that name the file. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+static char folder[64], path[128];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/hayate-test-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+static void put(const char *name, const void *bytes, size_t count)
+{
+    assert_int_equal(file_join(folder, name, path, sizeof path, NULL), HY_OK);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void reading(void **state)
+{
+    (void)state;
+    char bytes[100000];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(i * 7 % 251);
+    put("some", bytes, sizeof bytes);
+    char *data = NULL;
+    size_t size = 0;
+    hy_error err = {0};
+    assert_int_equal(file_read(path, sizeof bytes, &data, &size, &err), HY_OK);
+    assert_int_equal(size, sizeof bytes);
+    assert_memory_equal(data, bytes, sizeof bytes);
+    assert_int_equal(data[size], 0);
+    free(data);
+    assert_int_equal(file_read(path, SIZE_MAX, &data, NULL, &err), HY_OK);
+    free(data);
+    data = NULL;
+    assert_int_equal(file_read(path, sizeof bytes - 1, &data, &size, &err), HY_BAD_MODEL);
+    assert_null(data);
+    assert_non_null(strstr(err.message, "100000"));
+    assert_non_null(strstr(err.message, "99999"));
+    assert_string_equal(err.where, path);
+
+    file_map map = {0};
+    assert_int_equal(file_map_open(path, &map, &err), HY_OK);
+    assert_int_equal(map.size, sizeof bytes);
+    assert_memory_equal(map.data, bytes, sizeof bytes);
+    file_map_close(&map);
+    assert_null(map.data);
+    assert_int_equal(map.size, 0);
+    file_map_close(&map);
+    unlink(path);
+}
+
+static void empty_file(void **state)
+{
+    (void)state;
+    put("empty", "", 0);
+    char *data = NULL;
+    size_t size = 9;
+    file_map map = {(const uint8_t *)"x", 1};
+    assert_int_equal(file_read(path, 0, &data, &size, NULL), HY_OK);
+    assert_int_equal(size, 0);
+    assert_string_equal(data, "");
+    free(data);
+    assert_int_equal(file_map_open(path, &map, NULL), HY_OK);
+    assert_null(map.data);
+    assert_int_equal(map.size, 0);
+    file_map_close(&map);
+    unlink(path);
+}
+
+static void refuse(const char *what, const char *reason)
+{
+    char *data = NULL;
+    size_t size = 5;
+    file_map map = {NULL, 6};
+    hy_error err = {0};
+    assert_int_equal(file_read(what, SIZE_MAX, &data, &size, &err), HY_FAILED);
+    assert_null(data);
+    assert_int_equal(size, 5);
+    assert_non_null(strstr(err.message, what));
+    assert_non_null(strstr(err.message, reason));
+    err = (hy_error){0};
+    assert_int_equal(file_map_open(what, &map, &err), HY_FAILED);
+    assert_int_equal(map.size, 6);
+    assert_non_null(strstr(err.message, what));
+    assert_non_null(strstr(err.message, reason));
+}
+
+static void what_is_no_file(void **state)
+{
+    (void)state;
+    refuse("/nonexistent/file", "No such file");
+    refuse(folder, "not a regular file");
+    refuse("/dev/null", "not a regular file");
+    assert_int_equal(file_join(folder, "pipe", path, sizeof path, NULL), HY_OK);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    refuse(path, "not a regular file"); /* and does not wait for a writer */
+    assert_false(file_exists(path));
+    unlink(path);
+    put("plain", "x", 1);
+    char link[140], dangling[140];
+    snprintf(link, sizeof link, "%s-link", path);
+    snprintf(dangling, sizeof dangling, "%s-gone", path);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(symlink("/nonexistent", dangling), 0);
+    assert_true(file_exists(path) && file_exists(link));
+    assert_false(file_exists(dangling) || file_exists(folder) || file_exists("/nonexistent"));
+    assert_true(file_is_folder(folder));
+    assert_false(file_is_folder(path) || file_is_folder(dangling) || file_is_folder("/nonexistent"));
+    unlink(link);
+    unlink(dangling);
+    unlink(path);
+}
+
+static void joining(void **state)
+{
+    (void)state;
+    char out[8] = "before";
+    hy_error err = {0};
+    assert_int_equal(file_join("ab", "cdef", out, sizeof out, &err), HY_OK);
+    assert_string_equal(out, "ab/cdef");
+    assert_int_equal(file_join("ab", "cdefg", out, sizeof out, &err), HY_USAGE);
+    assert_non_null(strstr(err.message, "ab/cdefg"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reading),
+        cmocka_unit_test(empty_file),
+        cmocka_unit_test(what_is_no_file),
+        cmocka_unit_test(joining),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,120 @@
+/* The thread pool: every item once, the same results for every number of threads. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/threads.h"
+
+enum { ITEMS = 5000, MOST = 4 };
+
+struct loop {
+    uint8_t visits[ITEMS];
+    float out[ITEMS];
+    int64_t by_worker[MOST]; /* plain memory: two threads with one worker number would race */
+    int workers;
+    bool wrong;
+};
+
+static void body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    struct loop *l = arg;
+    if (worker < 0 || worker >= l->workers || begin < 0 || begin >= end || end > ITEMS) {
+        l->wrong = true;
+        return;
+    }
+    for (int64_t i = begin; i < end; i++) {
+        l->visits[i]++;
+        float sum = 0;
+        for (int k = 1; k <= 50; k++) sum += 1.0f / (float)(i * k + 3);
+        l->out[i] = sum;
+        l->by_worker[worker]++;
+    }
+}
+
+static void same_for_every_count(void **state)
+{
+    (void)state;
+    static const int64_t chunks[] = {1, 3, 64, 4999, 5000, 5001, 0, -7};
+    static struct loop first, l;
+    for (int count = 1; count <= MOST; count++) {
+        threads *pool = NULL;
+        hy_error err = {0};
+        assert_int_equal(threads_open(count, &pool, &err), HY_OK);
+        assert_int_equal(threads_count(pool), count);
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+            memset(&l, 0, sizeof l);
+            l.workers = count;
+            threads_run(pool, ITEMS, chunks[c], body, &l);
+            assert_false(l.wrong);
+            int64_t total = 0;
+            for (int i = 0; i < count; i++) total += l.by_worker[i];
+            assert_int_equal(total, ITEMS);
+            for (int i = 0; i < ITEMS; i++) assert_int_equal(l.visits[i], 1);
+            if (count == 1 && c == 0) first = l;
+            assert_memory_equal(l.out, first.out, sizeof l.out);
+        }
+        threads_close(pool);
+    }
+}
+
+static void add(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    int64_t *sums = arg;
+    for (int64_t i = begin; i < end; i++) sums[i] += i;
+}
+
+/* Many short loops one after the other: what one loop wrote, the next may read. */
+static void many_loops(void **state)
+{
+    (void)state;
+    for (int count = 1; count <= MOST; count++) {
+        threads *pool = NULL;
+        assert_int_equal(threads_open(count, &pool, NULL), HY_OK);
+        int64_t sums[37] = {0};
+        for (int round = 0; round < 1500; round++) threads_run(pool, 1 + round % 37, 1 + round % 3, add, sums);
+        for (int i = 0; i < 37; i++) {
+            int64_t rounds = 0;
+            for (int round = 0; round < 1500; round++) rounds += round % 37 >= i;
+            assert_int_equal(sums[i], rounds * i);
+        }
+        threads_run(pool, 0, 1, add, NULL);
+        threads_run(pool, -5, 1, add, NULL);
+        threads_close(pool);
+    }
+}
+
+static void opening_and_closing(void **state)
+{
+    (void)state;
+    threads *pool = NULL;
+    hy_error err = {0};
+    assert_int_equal(threads_open(-1, &pool, &err), HY_USAGE);
+    assert_non_null(strstr(err.message, "-1"));
+    assert_int_equal(threads_open(4097, &pool, &err), HY_USAGE);
+    assert_null(pool);
+    assert_int_equal(threads_open(0, &pool, &err), HY_OK);
+    assert_true(threads_count(pool) >= 1);
+    threads_close(pool);
+    threads_close(NULL);
+    /* never used, closed at once */
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(threads_open(1 + i % 4, &pool, &err), HY_OK);
+        threads_close(pool);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_for_every_count),
+        cmocka_unit_test(many_loops),
+        cmocka_unit_test(opening_and_closing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
