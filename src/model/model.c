@@ -1,0 +1,187 @@
+#include "model/model_parts.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Opening -------------------------------------------------------------------------------------------------- */
+
+static hy_status copy_names(hy_model *m, const char *path, hy_error *err)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    m->path = memory_string(path, end);
+    m->name = memory_string(path + begin, end - begin);
+    return m->path && m->name ? HY_OK : error_memory(err, "a path", end);
+}
+
+static hy_status resolve_length(hy_model *m, int wanted, hy_error *err)
+{
+    int most = m->weights.shape.max_positions;
+    if (wanted < 0 || wanted > most)
+        return error_at(err, HY_USAGE, "--max-model-len", "--max-model-len %d is outside 1..%d, the positions of this model",
+                        wanted, most);
+    m->max_len = wanted ? wanted : most;
+    return HY_OK;
+}
+
+static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *err)
+{
+    hy_status status = model_formats_resolve(&m->weights.shape, o, m->ops == &ops_reference, &m->formats, err);
+    if (status == HY_OK)
+        status = cache_layout_make(&m->weights.shape, m->formats.main, m->formats.index, &m->layout, err);
+    if (status == HY_OK) status = threads_open(o->threads, &m->pool, err);
+    if (status != HY_OK) return status;
+    ops_options options = {
+        .read = m->formats.read,
+        .activation = m->formats.activation,
+        .pool = m->pool,
+        .shard = {.ranks = 1, .head_end = m->weights.shape.kv_heads, .expert_end = m->weights.shape.experts},
+        .on_progress = o->on_progress,
+        .user = o->user,
+    };
+    return m->ops->open(&m->weights.shape, &options, &m->backend, err);
+}
+
+/* A tokenizer may have fewer ids than the embedding has rows (padding), never more. */
+static hy_status open_text(hy_model *m, const hy_model_options *o, hy_error *err)
+{
+    const char *folder = checkpoint_folder(m->files), *source = o->tokenizer ? o->tokenizer : folder;
+    hy_status status = HY_OK;
+    if (o->tokenizer || text_tokenizer_present(folder)) status = text_tokenizer_open(source, &m->tokenizer, err);
+    if (status == HY_OK && m->tokenizer && text_tokenizer_vocab_size(m->tokenizer) > m->weights.shape.vocab)
+        status = error_at(err, HY_BAD_MODEL, source, "the tokenizer in %s has %d ids but the model's vocabulary has %d",
+                          source, text_tokenizer_vocab_size(m->tokenizer), m->weights.shape.vocab);
+    if (status == HY_OK) status = text_template_detect(folder, o->chat_template, &m->chat, err);
+    return status;
+}
+
+static hy_status open_parts(hy_model *m, const char *path, const hy_model_options *o, hy_error *err)
+{
+    const char *backend = o->backend && *o->backend ? o->backend : "cpu";
+    if (o->threads < 0) return error_at(err, HY_USAGE, "--threads", "--threads cannot be %d", o->threads);
+    m->ops = ops_find(backend);
+    if (!m->ops)
+        return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", backend, ops_names);
+    hy_status status = copy_names(m, path, err);
+    if (status == HY_OK) status = checkpoint_open(path, &m->files, err);
+    if (status == HY_OK) status = model_weights_open(m->files, o->on_progress, o->user, &m->weights, err);
+    if (status == HY_OK) status = resolve_length(m, o->max_model_len, err);
+    if (status == HY_OK)
+        status = model_generation_load(checkpoint_folder(m->files), checkpoint_config(m->files), &m->generation, err);
+    if (status == HY_OK) status = open_text(m, o, err);
+    if (status == HY_OK) status = open_backend(m, o, err);
+    return status;
+}
+
+hy_status hy_model_open(const char *path, const hy_model_options *options, hy_model **model, hy_error *err)
+{
+    static const hy_model_options defaults;
+    hy_model *m = memory_zeroed(1, sizeof *m);
+    if (!m) return error_memory(err, "a model", sizeof *m);
+    hy_status status = open_parts(m, path, options ? options : &defaults, err);
+    if (status != HY_OK) {
+        hy_model_close(m);
+        return status;
+    }
+    hy_model_info info;
+    hy_model_describe(m, &info);
+    log_line(HY_LOG_INFO, "model %s: %d layers, backend %s, cache %s, index cache %s, read-back %s, expert activations %s",
+             info.name, info.layers, info.backend, info.kv_cache_dtype, info.indexer_kv_dtype, info.readback,
+             info.moe_activation);
+    *model = m;
+    return HY_OK;
+}
+
+void hy_model_close(hy_model *model)
+{
+    if (!model) return;
+    if (model->backend) model->ops->close(model->backend);
+    cache_layout_free(&model->layout);
+    threads_close(model->pool);
+    text_tokenizer_close(model->tokenizer);
+    model_weights_close(&model->weights);
+    checkpoint_close(model->files);
+    free(model->path);
+    free(model->name);
+    memory_free(model);
+}
+
+void hy_model_describe(const hy_model *model, hy_model_info *info)
+{
+    const ops_model *s = &model->weights.shape;
+    const cache_layout *l = &model->layout;
+    *info = (hy_model_info){
+        .path = model->path,
+        .name = model->name,
+        .backend = model->ops->name,
+        .kv_cache_dtype = cache_format_name(l->main),
+        .indexer_kv_dtype = cache_format_name(l->index),
+        .readback = model->formats.read == READBACK_E4M3 ? "e4m3" : "exact",
+        .moe_activation = model->formats.activation == MOE_ACTIVATION_NVFP4 ? "nvfp4" : "none",
+        .layers = s->layers,
+        .hidden = s->hidden,
+        .vocab = s->vocab,
+        .max_model_len = model->max_len,
+        .parameters = model->weights.parameters,
+        .has_tokenizer = model->tokenizer != NULL,
+    };
+    for (size_t i = 0; i < checkpoint_tensor_count(model->files, false); i++)
+        info->weight_bytes += checkpoint_tensor_at(model->files, i, false)->bytes;
+    for (int i = 0; i < s->layers; i++) {
+        info->cache_bytes_per_token += 2 * (uint64_t)s->kv_heads * cache_vector_bytes(l->main, s->head_dim);
+        if (s->layer[i].sparse) info->cache_bytes_per_token += cache_vector_bytes(l->index, s->index_dim);
+    }
+}
+
+/* ---- Parts ---------------------------------------------------------------------------------------------------- */
+
+const checkpoint *model_checkpoint(const hy_model *model)
+{
+    return model->files;
+}
+
+const config *model_config(const hy_model *model)
+{
+    return checkpoint_config(model->files);
+}
+
+const ops_model *model_ops_model(const hy_model *model)
+{
+    return &model->weights.shape;
+}
+
+const hy_ops *model_ops(const hy_model *model)
+{
+    return model->ops;
+}
+
+ops_backend *model_backend(const hy_model *model)
+{
+    return model->backend;
+}
+
+const cache_layout *model_cache_layout(const hy_model *model)
+{
+    return &model->layout;
+}
+
+const model_generation *model_generation_config(const hy_model *model)
+{
+    return &model->generation;
+}
+
+const text_tokenizer *model_tokenizer(const hy_model *model)
+{
+    return model->tokenizer;
+}
+
+int model_max_len(const hy_model *model)
+{
+    return model->max_len;
+}

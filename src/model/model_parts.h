@@ -1,0 +1,54 @@
+/* The inside of hy_model, for the files of this room that fill it. */
+#ifndef HAYATE_MODEL_PARTS_H
+#define HAYATE_MODEL_PARTS_H
+
+#include "model/model.h"
+
+/* Owned arrays behind an ops_model. */
+typedef struct model_weights {
+    ops_model shape;     /* borrowed by the backend */
+    weight *experts;     /* [moe layers, 3, experts]: what expert_gate, expert_up, expert_down point into */
+    uint64_t parameters; /* logical weights */
+} model_weights;
+
+/*
+ * Collects the weights of every layer by role, checks their scales and counts them. on_progress counts tensors.
+ * HY_BAD_MODEL with the tensor's name; on failure nothing is left allocated.
+ */
+hy_status model_weights_open(const checkpoint *c, hy_progress_fn on_progress, void *user, model_weights *out, hy_error *err);
+void model_weights_close(model_weights *w);
+
+/* Options of a model as resolved against its checkpoint and backend. */
+typedef struct model_formats {
+    cache_format main, index;
+    readback read;
+    moe_activation activation;
+} model_formats;
+
+/*
+ * "auto" caches are nvfp4 where the experts are NVFP4 with a dividing global scale (M3.1), fp8 where they are MXFP8, bf16
+ * elsewhere; "auto" activations nvfp4 in the first case, none elsewhere. An fp32 cache off the reference becomes bf16 with
+ * a log line. HY_USAGE names the choices.
+ */
+hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *options, bool reference, model_formats *out,
+                                hy_error *err);
+
+/* generation_config.json of the folder; without one, defaults and the config's end token. */
+hy_status model_generation_load(const char *folder, const config *c, model_generation *out, hy_error *err);
+
+struct hy_model {
+    char *path, *name;
+    checkpoint *files;
+    model_weights weights;
+    threads *pool;
+    const hy_ops *ops;
+    ops_backend *backend;
+    model_formats formats;
+    cache_layout layout;
+    model_generation generation;
+    text_tokenizer *tokenizer; /* NULL: none */
+    text_template chat;
+    int max_len;
+};
+
+#endif

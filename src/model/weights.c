@@ -1,0 +1,171 @@
+/* The weights of a checkpoint as backends take them. */
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "model/model_parts.h"
+
+#include <stdio.h>
+
+/* Where weights go while they are collected. The first failure stays. */
+typedef struct collector {
+    const checkpoint *files;
+    model_weights *out;
+    progress progress;
+    hy_error *err;
+    hy_status status;
+} collector;
+
+static void take(collector *c, weight_role role, int layer, int expert, weight *out)
+{
+    if (c->status != HY_OK) return;
+    c->status = checkpoint_weight(c->files, role, layer, expert, out, c->err);
+    if (c->status != HY_OK) return;
+    char name[96];
+    if (layer < 0)
+        snprintf(name, sizeof name, "%s", weight_role_name(role));
+    else if (role == ROLE_EXPERT_GATE || role == ROLE_EXPERT_UP || role == ROLE_EXPERT_DOWN)
+        snprintf(name, sizeof name, "layer %d, expert %d, %s", layer, expert, weight_role_name(role));
+    else
+        snprintf(name, sizeof name, "layer %d, %s", layer, weight_role_name(role));
+    c->status = checkpoint_check_scales(out, name, c->err);
+    if (c->status != HY_OK) return;
+    c->out->parameters += (uint64_t)out->rows * (uint64_t)out->cols;
+    if (!progress_add(&c->progress, 1))
+        c->status = error_set(c->err, HY_CANCELLED, "opening the model was stopped");
+}
+
+static void take_attention(collector *c, int i, ops_layer *l)
+{
+    const struct {
+        weight_role role;
+        weight *out;
+        bool sparse_only;
+    } parts[] = {
+        {ROLE_INPUT_NORM, &l->input_norm, false},
+        {ROLE_Q, &l->q, false},
+        {ROLE_K, &l->k, false},
+        {ROLE_V, &l->v, false},
+        {ROLE_O, &l->o, false},
+        {ROLE_Q_NORM, &l->q_norm, false},
+        {ROLE_K_NORM, &l->k_norm, false},
+        {ROLE_INDEX_Q, &l->index_q, true},
+        {ROLE_INDEX_K, &l->index_k, true},
+        {ROLE_INDEX_Q_NORM, &l->index_q_norm, true},
+        {ROLE_INDEX_K_NORM, &l->index_k_norm, true},
+        {ROLE_POST_NORM, &l->post_norm, false},
+    };
+    for (size_t n = 0; n < sizeof parts / sizeof *parts; n++)
+        if (l->sparse || !parts[n].sparse_only) take(c, parts[n].role, i, 0, parts[n].out);
+    if (c->status == HY_OK) c->status = checkpoint_kv_scales(c->files, i, &l->k_scale, &l->v_scale, c->err);
+}
+
+static void take_feed(collector *c, int i, ops_layer *l)
+{
+    const config *cfg = checkpoint_config(c->files);
+    if (!l->moe) {
+        take(c, ROLE_DENSE_GATE, i, 0, &l->dense_gate);
+        take(c, ROLE_DENSE_UP, i, 0, &l->dense_up);
+        take(c, ROLE_DENSE_DOWN, i, 0, &l->dense_down);
+        return;
+    }
+    take(c, ROLE_ROUTER, i, 0, &l->router);
+    take(c, ROLE_ROUTER_BIAS, i, 0, &l->router_bias);
+    for (int e = 0; e < cfg->experts; e++) {
+        take(c, ROLE_EXPERT_GATE, i, e, &l->expert_gate[e]);
+        take(c, ROLE_EXPERT_UP, i, e, &l->expert_up[e]);
+        take(c, ROLE_EXPERT_DOWN, i, e, &l->expert_down[e]);
+    }
+    if (!cfg->shared_expert) return;
+    take(c, ROLE_SHARED_GATE, i, 0, &l->shared_gate);
+    take(c, ROLE_SHARED_UP, i, 0, &l->shared_up);
+    take(c, ROLE_SHARED_DOWN, i, 0, &l->shared_down);
+}
+
+static ops_model shape_of(const config *c)
+{
+    return (ops_model){
+        .layers = c->layers,
+        .hidden = c->hidden,
+        .vocab = c->vocab,
+        .max_positions = c->max_positions,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .rotary_dim = c->rotary_dim,
+        .rope_theta = c->rope_theta,
+        .norm_eps = c->norm_eps,
+        .experts = c->experts,
+        .experts_per_token = c->experts_per_token,
+        .expert_width = c->expert_width,
+        .shared_width = c->shared_expert ? c->shared_width : 0,
+        .dense_width = c->dense_width,
+        .routed_scaling = c->routed_scaling,
+        .swiglu_alpha = c->swiglu_alpha,
+        .swiglu_limit = c->swiglu_limit,
+        .index_heads = c->index_heads,
+        .index_dim = c->index_dim,
+        .index_top = c->index_top,
+        .index_local = c->index_local,
+    };
+}
+
+/* The layers' flags and the arrays of expert weights. */
+static hy_status make_layers(const config *c, model_weights *w, uint64_t *tensors, hy_error *err)
+{
+    size_t moe = 0, count = 0;
+    for (int i = 0; i < c->layers; i++) moe += c->moe[i] != 0;
+    w->shape.layer = memory_zeroed((size_t)c->layers, sizeof *w->shape.layer);
+    if (!size_mul(moe * 3, (size_t)c->experts, &count)) count = SIZE_MAX;
+    w->experts = memory_zeroed(count ? count : 1, sizeof *w->experts);
+    if (!w->shape.layer || !w->experts) return error_memory(err, "the list of weights", count);
+    weight *next = w->experts;
+    *tensors = 3;
+    for (int i = 0; i < c->layers; i++) {
+        ops_layer *l = &w->shape.layer[i];
+        l->sparse = c->sparse[i] != 0;
+        l->moe = c->moe[i] != 0;
+        *tensors += l->sparse ? 12 : 8;
+        *tensors += l->moe ? 2 + 3 * (uint64_t)c->experts + (c->shared_expert ? 3 : 0) : 3;
+        if (!l->moe) continue;
+        l->expert_gate = next;
+        l->expert_up = next + c->experts;
+        l->expert_down = next + 2 * (size_t)c->experts;
+        next += 3 * (size_t)c->experts;
+    }
+    return HY_OK;
+}
+
+hy_status model_weights_open(const checkpoint *files, hy_progress_fn on_progress, void *user, model_weights *out,
+                             hy_error *err)
+{
+    const config *cfg = checkpoint_config(files);
+    model_weights w = {.shape = shape_of(cfg)};
+    collector c = {.files = files, .out = &w, .err = err};
+    c.progress = (progress){.fn = on_progress, .user = user, .what = "checking weights", .unit = "tensors"};
+    c.status = make_layers(cfg, &w, &c.progress.total, err);
+    if (c.status == HY_OK) {
+        take(&c, ROLE_EMBED, -1, 0, &w.shape.embed);
+        for (int i = 0; i < cfg->layers && c.status == HY_OK; i++) {
+            take_attention(&c, i, &w.shape.layer[i]);
+            take_feed(&c, i, &w.shape.layer[i]);
+        }
+        take(&c, ROLE_FINAL_NORM, -1, 0, &w.shape.final_norm);
+        take(&c, ROLE_HEAD, -1, 0, &w.shape.head);
+        if (cfg->tied_head && c.status == HY_OK) w.parameters -= (uint64_t)cfg->vocab * (uint64_t)cfg->hidden;
+    }
+    if (c.status != HY_OK) {
+        model_weights_close(&w);
+        return c.status;
+    }
+    progress_end(&c.progress);
+    *out = w;
+    return HY_OK;
+}
+
+void model_weights_close(model_weights *w)
+{
+    memory_free(w->shape.layer);
+    memory_free(w->experts);
+    w->shape.layer = NULL;
+    w->experts = NULL;
+}
