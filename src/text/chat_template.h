@@ -33,13 +33,13 @@ typedef enum text_template_kind {
 
 typedef struct text_template {
     text_template_kind kind;
-    char source[64]; /* "chat_template.jinja", "tokenizer_config.json" or "" */
-    char sha256[65]; /* of the template's text without a last newline, in hex; "" without one */
+    char source[64]; /* the file's name; "" without one, and when forced */
+    char sha256[65]; /* of its text with "\n" line ends and without the last one, in hex; "" likewise */
 } text_template;
 
 /*
- * Which template a folder has: chat_template.jinja, else `chat_template` in tokenizer_config.json (a string, or the
- * entry "default" of a list). `option` is NULL, "auto" or "minimax-m3", which forces the built-in renderer whatever the
+ * Which template a folder has: chat_template.jinja, else `chat_template` in chat_template.json, else the same in
+ * tokenizer_config.json (a string, or the entry "default" of a list). `option` is NULL, "auto" or "minimax-m3", which forces the built-in renderer whatever the
  * folder has; anything else is HY_USAGE. `folder` may be NULL: none. An unknown template is not an error here, so that
  * the model opens. HY_BAD_MODEL: a file that cannot be understood.
  */
