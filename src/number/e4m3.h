@@ -21,8 +21,7 @@ static inline uint8_t e4m3_from_float(float x)
     uint8_t sign = (uint8_t)(u >> 24 & 0x80);
     if (a > 0x7F800000) return 0x7F;
     if (a < 0x3C800000) {
-        /* Below 2^-6 the codes are multiples of 2^-9. Adding 1.5 * 2^14, where fp32 has steps of 2^-9, rounds to one.
-         */
+        /* Below 2^-6 the codes are multiples of 2^-9. Adding 1.5 * 2^14, where fp32 steps by 2^-9, rounds to one. */
         code = bits_of_float(float_of_bits(a) + 0x1.8p14f) & 0xF;
     } else {
         code = ((a + 0x7FFFF + (a >> 20 & 1)) >> 20) - ((127 - 7) << 3);

@@ -1,5 +1,4 @@
-/* E8M0, the scale of the OCP Microscaling specification: the byte e stands for 2^(e-127); 255 is NaN. No zero, no sign.
- */
+/* E8M0, the scale of the OCP Microscaling specification: the byte e is 2^(e-127); 255 is NaN. No zero, no sign. */
 #ifndef HAYATE_NUMBER_E8M0_H
 #define HAYATE_NUMBER_E8M0_H
 

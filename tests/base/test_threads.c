@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/threads.h"
 
@@ -89,6 +90,37 @@ static void many_loops(void **state)
     }
 }
 
+struct meeting {
+    _Atomic int begun;
+    int done[2]; /* plain memory: the end of the loop makes it visible */
+};
+
+/* Two items that wait for each other; then the caller is quick and the other worker slow. */
+static void meet(void *arg, int64_t begin, int64_t end, int worker)
+{
+    struct meeting *m = arg;
+    const struct timespec step = {0, 100000}, long_while = {0, 20000000};
+    m->begun += (int)(end - begin);
+    for (int i = 0; i < 50000 && m->begun < 2; i++) nanosleep(&step, NULL);
+    if (worker != 0) nanosleep(&long_while, NULL);
+    for (int64_t i = begin; i < end; i++) m->done[i] = 1;
+}
+
+/* The loop has ended for the caller only when it has for everyone. */
+static void waits_for_the_slowest(void **state)
+{
+    (void)state;
+    threads *pool = NULL;
+    assert_int_equal(threads_open(2, &pool, NULL), HY_OK);
+    for (int round = 0; round < 5; round++) {
+        struct meeting m = {0};
+        threads_run(pool, 2, 1, meet, &m);
+        assert_int_equal(m.begun, 2);
+        assert_true(m.done[0] && m.done[1]);
+    }
+    threads_close(pool);
+}
+
 static void opening_and_closing(void **state)
 {
     (void)state;
@@ -114,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_for_every_count),
         cmocka_unit_test(many_loops),
+        cmocka_unit_test(waits_for_the_slowest),
         cmocka_unit_test(opening_and_closing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,4 @@
-/* MXFP8 blocks of 32: the rounded-up scale for every bf16 magnitude, codes against a search, decoding over all bytes.
- */
+/* MXFP8 blocks of 32: the rounded-up scale for every bf16 magnitude, codes against a search, decoding of all bytes. */
 #include "number/nearest.h"
 
 #include "number/e4m3.h"
