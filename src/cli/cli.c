@@ -222,7 +222,8 @@ static int store(const char *command, const cli_option *o, const char *shown, co
     long long whole;
     double number;
     switch (o->kind) {
-    case CLI_FLAG: break; /* cleared and set by the caller */
+    case CLI_FLAG:
+    case CLI_SWITCH: break; /* these have no value */
     case CLI_STRING: *(const char **)o->target = value; break;
     case CLI_STRINGS: {
         cli_strings *list = o->target;
@@ -257,15 +258,26 @@ static int store(const char *command, const cli_option *o, const char *shown, co
     return -1;
 }
 
-/* Words of `text` wrapped to HELP_WIDTH with `indent` columns before every line but the first. */
+/* Words of `text` wrapped to HELP_WIDTH with `indent` columns before every line but the first. Line ends in the text
+ * stay, and so do spaces at the beginning of its lines. */
 static void print_wrapped(const char *text, int indent, int column)
 {
+    bool fresh = true; /* no word on this line yet */
     while (*text) {
+        if (fresh)
+            for (; *text == ' '; text++) column += printf(" ");
         size_t n = strcspn(text, " \n");
-        if (column > indent && column + (int)n + 1 > HELP_WIDTH) printf("\n%*s", indent, ""), column = indent;
-        column += printf("%s%.*s", column > indent ? " " : "", (int)n, text);
+        if (!fresh && column + (int)n + 1 > HELP_WIDTH) {
+            printf("\n%*s", indent, "");
+            column = indent, fresh = true;
+        }
+        column += printf("%s%.*s", fresh ? "" : " ", (int)n, text);
+        fresh = false;
         text += n;
-        if (*text == '\n') printf("\n%*s", indent, ""), column = indent;
+        if (*text == '\n') {
+            printf("\n%*s", indent, "");
+            column = indent, fresh = true;
+        }
         if (*text) text++;
     }
     printf("\n");
@@ -334,7 +346,10 @@ static int parse_flag(const char *command, const cli_option *options, int count,
     }
     if (!o->value_name) {
         if (value) return cli_usage_error(command, "%s takes no value", shown);
-        *(bool *)o->target = !negated;
+        if (o->kind == CLI_SWITCH)
+            *(int *)o->target = !negated;
+        else
+            *(bool *)o->target = !negated;
         return -1;
     }
     if (!value) {

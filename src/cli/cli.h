@@ -30,6 +30,7 @@ typedef enum cli_kind {
     CLI_DOUBLE,  /* double */
     CLI_LONG,    /* int64_t */
     CLI_STRINGS, /* cli_strings: the flag may come several times */
+    CLI_SWITCH,  /* int, a flag: 1, or 0 for --no-name; start with -1 to see whether it was given */
 } cli_kind;
 
 enum { CLI_MAX_STRINGS = 64 };
