@@ -32,7 +32,7 @@ static hy_status fill(hy_error *err, hy_status status, const char *where, const 
     if (err) {
         /* By way of a copy: the arguments may be the old message or place. */
         char message[sizeof err->message], place[sizeof err->where];
-        vsnprintf(message, sizeof message, format, args);
+        vsnprintf(message, sizeof message, format, args); /* NOLINT: the checker does not follow va_start */
         snprintf(place, sizeof place, "%s", where ? where : "");
         err->status = status;
         copy_line(err->message, sizeof err->message, message);

@@ -28,8 +28,8 @@ static hy_status open_regular(const char *path, int *fd, size_t *size, hy_error 
 
 hy_status file_map_open(const char *path, file_map *map, hy_error *err)
 {
-    int fd;
-    size_t size;
+    int fd = -1;
+    size_t size = 0;
     hy_status s = open_regular(path, &fd, &size, err);
     if (s != HY_OK) return s;
     void *p = NULL;
@@ -54,8 +54,8 @@ void file_map_close(file_map *map)
 
 hy_status file_read(const char *path, size_t limit, char **data, size_t *size, hy_error *err)
 {
-    int fd;
-    size_t n;
+    int fd = -1;
+    size_t n = 0;
     hy_status s = open_regular(path, &fd, &n, err);
     if (s != HY_OK) return s;
     if (n > limit) {
