@@ -1,0 +1,172 @@
+/*
+ * The cpu backend: portable C on a thread pool, with the roundings of docs/numerics.md.
+ *
+ *     step.c      opening, closing, cache memory, the rows of a step, named tensors, embedding, head, sampling
+ *     weights.c   packed weights of the layers
+ *     linear.c    packing and products
+ *     kernels.c   inner loops, in variants per instruction set with the same bits
+ *     project.c   attend_in, attend_out
+ *     cache_rows.c  keys and values into cache blocks and back
+ *     index.c     block scores and selection
+ *     attend.c    attention
+ *     feed.c      router, experts, dense feed-forward
+ *
+ * Work is cut so that every output is made by one worker in one order: outputs of a projection in panels of 16, rows in
+ * tiles. Rows of one tile belong to one sequence and share decoded cache blocks. Nothing is allocated in a step.
+ */
+#ifndef HAYATE_BACKEND_CPU_CPU_H
+#define HAYATE_BACKEND_CPU_CPU_H
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.h"
+#include "backend/ops.h"
+
+enum {
+    ROW_TILE = 16,    /* rows of one sequence that share decoded cache blocks */
+    INDEX_PARTS = 16, /* candidate lists that index_merge takes */
+};
+
+typedef struct cpu_layer {
+    float *input_gain, *post_gain; /* [hidden]: 1 + w, as are all gains */
+    float *q_gain, *k_gain;        /* [head_dim] */
+    float *index_q_gain, *index_k_gain; /* [index_dim] */
+    cpu_linear q, k, v, o, index_q, index_k;
+    cpu_linear dense_gate, dense_up, dense_down;
+    cpu_linear router;
+    float *router_bias; /* [experts] */
+    cpu_linear *expert_gate, *expert_up, *expert_down; /* [experts] */
+    cpu_linear shared_gate, shared_up, shared_down;    /* WEIGHT_NONE: no shared expert */
+} cpu_layer;
+
+struct ops_backend {
+    const ops_model *model; /* borrowed */
+    ops_options options;
+    const cpu_kernels *kernels;
+    threads *pool;    /* borrowed, or own_pool */
+    threads *own_pool; /* of one worker, where the caller gave none */
+    cpu_layer *layer; /* [layers] */
+    cpu_linear head;
+    float *final_gain; /* [hidden] */
+    float *frequency;  /* [rotary_dim / 2] */
+};
+
+struct ops_cache {
+    ops_backend *backend;
+    cache_layout layout; /* own copy of the arrays */
+    int32_t blocks;
+    uint8_t *data; /* [blocks, row_bytes] */
+};
+
+/* Rows [first, first + count) of one sequence, at most ROW_TILE. */
+typedef struct cpu_tile {
+    int32_t first, count, sequence;
+} cpu_tile;
+
+/* Scratch of one worker. */
+typedef struct cpu_worker {
+    cpu_product product;
+    float *keys, *values;     /* [128, head_dim]; keys also for index keys [8][index_dim][16] */
+    float *query;             /* [ROW_TILE][head_dim][16]: queries of 16 heads in lanes */
+    float *out;               /* [ROW_TILE][head_dim][16] */
+    float *block;             /* [128 + head_dim][16] */
+    float *index_sums;        /* [TILE_ROWS][MAX_PANELS][16] */
+    uint8_t *bytes;           /* one panel of index keys in lanes */
+    cpu_softmax state[ROW_TILE];
+    void *sample;
+} cpu_worker;
+
+struct ops_step {
+    ops_backend *backend;
+    ops_limits limits;
+    int32_t max_blocks; /* ceil(limits.positions / 128) */
+    ops_cache *cache;   /* of the running step, as `rows` */
+    ops_rows rows;      /* count is 0 after an error */
+    hy_error error;     /* of the running step */
+    int32_t logit_rows;
+    int index_layer;    /* whose scores are in `scores` */
+
+    cpu_tile *tiles; /* [T] */
+    int32_t tile_count;
+
+    float *x;             /* [T, hidden] residual */
+    float *h;             /* [T, hidden] normed, bf16 values; of attention projections, then of router and experts */
+    float *cosine, *sine; /* [T, rotary_dim / 2] */
+    float *q;             /* [T, heads, head_dim], bf16 values */
+    float *k, *v;         /* [T, kv_heads, head_dim] as projected; k is normed and turned on its way to the cache */
+    float *index_q;       /* [T, index_heads, index_dim], bf16 values */
+    float *index_k;       /* [T, index_dim] as projected */
+    float *scores;        /* [T, index_heads, max_blocks] */
+    uint64_t *candidates; /* [INDEX_PARTS, T, index_heads, index_top] keys, best first, 0: none */
+    int32_t *blocks;      /* [T, index_heads, index_top] */
+    float *attention;     /* [T, heads, head_dim], bf16 values */
+    float *router;        /* [T, experts] sigmoids of the logits, padded to 16 */
+    int32_t *routes;      /* [T, experts_per_token] */
+    float *route_weights; /* [T, experts_per_token] */
+    int32_t *expert_first; /* [experts + 1] where an expert's members begin */
+    int32_t *members;     /* [T * experts_per_token]: row * experts_per_token + place, by expert, rows ascending */
+    float *fp4;           /* [T, hidden] h as W4A4 experts read it */
+    float *fp4_factor;    /* [T] */
+    float *z;             /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
+    float *sum;           /* [T, hidden] of the routed experts */
+    float *logits;        /* [R, vocab] */
+    int32_t *logit_row;   /* [R] row of a logit row */
+
+    cpu_worker *worker; /* [workers] */
+    int workers;
+};
+
+/* ---- weights.c -------------------------------------------------------------------------------------------------- */
+
+hy_status cpu_weights_open(ops_backend *backend, hy_error *err);
+void cpu_weights_close(ops_backend *backend);
+
+/* ---- step.c ----------------------------------------------------------------------------------------------------- */
+
+/* Runs fn over the items on the backend's pool, one item a chunk. */
+void cpu_parallel(const ops_step *step, int64_t items, threads_fn fn, void *arg);
+/* step->h of rows [0, T) = bf16 RMSNorm of step->x. */
+void cpu_norm_rows(ops_step *step, const float *gain);
+
+/* ---- project.c -------------------------------------------------------------------------------------------------- */
+
+/* One projection of several that share their input: out [T, w.rows]. */
+typedef struct cpu_output {
+    const cpu_linear *w;
+    float *out;
+} cpu_output;
+
+/* Runs up to six projections of x [count, K] in one pass over the pool. */
+void cpu_project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count);
+/* step->x += w . in, K in eight slices. */
+void cpu_project_residual(const ops_step *step, const cpu_linear *w, const float *in);
+/* Panels that one item takes, so that `panels` panels times `tiles` row tiles keep all workers busy. */
+int cpu_panels_per_item(const ops_step *step, int64_t panels, int64_t tiles);
+
+void cpu_attend_in(ops_step *step, int layer);
+void cpu_attend_out(ops_step *step, int layer);
+
+/* ---- cache_rows.c ----------------------------------------------------------------------------------------------- */
+
+/* Writes K and V [kv_heads, head_dim] and (NULL on dense layers) the index key [index_dim] of one token. */
+void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v, const float *index_k);
+/* Tokens [0, tokens) of a block, out [tokens, head_dim]. */
+void cpu_cache_keys(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
+void cpu_cache_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
+/* All 128 index keys with tokens in lanes: out [8][index_dim][16]. `bytes` [32 * index_dim] is scratch. What lies behind
+ * the end of a sequence is decoded too and can be anything. */
+void cpu_cache_index_keys(const ops_cache *cache, int layer, int32_t block, uint8_t *bytes, float *out);
+/* The cache block of logical block b of a sequence. */
+int32_t cpu_cache_block(const ops_step *step, int32_t sequence, int32_t b);
+
+/* ---- index.c, attend.c, feed.c ---------------------------------------------------------------------------------- */
+
+void cpu_index_score(ops_step *step, int layer, int32_t first, int32_t count);
+void cpu_index_top(ops_step *step, int32_t part, int32_t first, int32_t count);
+void cpu_index_merge(ops_step *step, int32_t parts);
+void cpu_index_select(ops_step *step, int layer);
+void cpu_attend(ops_step *step, int layer);
+void cpu_route(ops_step *step, int layer);
+void cpu_experts(ops_step *step, int layer);
+void cpu_feed_dense(ops_step *step, int layer);
+
+#endif

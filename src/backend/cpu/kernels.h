@@ -1,0 +1,75 @@
+/*
+ * The inner loops of the cpu backend: decoding of packed weights, products, one block of attention, activations.
+ *
+ * Every loop works on 16 independent lanes (16 outputs, 16 query heads, 16 tokens), so that a sum over K is one chain in
+ * ascending K whatever the vector length of the machine. No multiplication is fused with an addition. Therefore all
+ * variants in cpu_kernels_all give the same bits, and a faster variant can be held to the portable one exactly.
+ *
+ * Arrays written with a trailing [16] are lanes and 64-byte aligned.
+ */
+#ifndef HAYATE_BACKEND_CPU_KERNELS_H
+#define HAYATE_BACKEND_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    LANES = 16,
+    MAX_PANELS = 4, /* panels of one product */
+};
+
+/* Softmax state of 16 query heads over the blocks seen so far. */
+typedef struct cpu_softmax {
+    float max[LANES]; /* M, -inf before the first block */
+    float sum[LANES]; /* L */
+} cpu_softmax;
+
+typedef struct cpu_kernels {
+    const char *name; /* "avx512", "avx2", "portable" */
+
+    /*
+     * Panels to fp32, exact. A panel is 16 rows of a weight (or 16 tokens of the index cache) with K outside and rows in
+     * lanes; `k` counts columns. Layouts of `panel`:
+     *   bf16   uint16 [k][16]
+     *   mxfp8  per 32 columns: UE8M0 scales [16], E4M3 [32][16]
+     *   nvfp4  per 16 columns: E4M3 scales [16], E2M1 pairs [8][16] (even column low)
+     *   e4m3   E4M3 [k][16]
+     */
+    void (*decode_bf16)(const void *panel, int k, float *out /* [k][16] */);
+    void (*decode_mxfp8)(const void *panel, int k, float *out);
+    void (*decode_nvfp4)(const void *panel, int k, float *out);
+    void (*decode_e4m3)(const void *panel, int k, float *out);
+
+    /* acc[r][p] += sum over i < k, ascending, of x[r][i] * w[p][i], for `rows` rows and `panels` (1 .. 4) panels;
+     * w [panels][stride/16][16]. */
+    void (*product)(const float *const *x, int rows, const float *w, size_t stride, int panels, int k,
+                    float *acc /* [rows][panels][16] */);
+
+    /*
+     * One block of one query row for 16 heads that share a KV head, folded into the state:
+     *     s_t = scale * q.k_t;  m_b = max s;  e_t = exp(s_t - m_b);  l_b = sum e;  o_b = sum bf16(e_t) v_t, t ascending
+     *     m = max(M, m_b);  L = L e^(M-m) + l_b e^(m_b-m);  O likewise;  M = m
+     * q [dim][16], k and v [tokens][dim], out O [dim][16]; scratch [128 + dim][16].
+     */
+    void (*attend_block)(const float *q, const float *k, const float *v, int tokens, int dim, float scale,
+                         cpu_softmax *state, float *out, float *scratch);
+
+    /* bf16( (u + 1) g sigmoid(alpha g) ), g = min(gate, limit), u = clamp(up, -limit, limit), of 16 values. */
+    void (*swiglu)(const float *gate, const float *up, float alpha, float limit, float *out);
+    /* 1 / (1 + e^-x) of 16 values. */
+    void (*sigmoid)(const float *x, float *out);
+    /* e^x of 16 values, error below 2 ulp: 0 below -87, infinity above 88, NaN stays. */
+    void (*exponential)(const float *x, float *out);
+
+    /* out = x / sqrt(mean(x^2) + epsilon) * gain, n values; the sum of squares runs in 16 interleaved chains that are
+     * folded pairwise. Rounded to bf16 if `round`. out may be x. */
+    void (*rms_norm)(const float *x, const float *gain, int n, float epsilon, bool round, float *out);
+} cpu_kernels;
+
+/* The fastest variant that this machine runs. */
+const cpu_kernels *cpu_kernels_best(void);
+/* All variants that this machine runs, the portable one last; returns how many. For tests. */
+int cpu_kernels_all(const cpu_kernels *all[4]);
+
+#endif

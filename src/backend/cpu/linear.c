@@ -1,0 +1,177 @@
+#include "backend/cpu/linear.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "number/bits.h"
+#include "number/fp16.h"
+#include "number/mxfp8.h"
+#include "number/nvfp4.h"
+
+/* ---- Packing --------------------------------------------------------------------------------------------------- */
+
+/* Bytes of `cols` columns of a panel. `cols` is a multiple of the format's group where it has one. */
+static size_t panel_size(weight_format format, int64_t cols)
+{
+    size_t k = (size_t)cols;
+    switch (format) {
+    case WEIGHT_F32: return k * LANES * 4;
+    case WEIGHT_BF16: return k * LANES * 2;
+    case WEIGHT_MXFP8: return k / MXFP8_BLOCK * (MXFP8_BLOCK + 1) * LANES;
+    case WEIGHT_NVFP4: return k / NVFP4_GROUP * (NVFP4_GROUP_BYTES + 1) * LANES;
+    default: return 0;
+    }
+}
+
+/* One row of the weight into lane n of a panel. */
+static void pack_row(const weight *w, int64_t row, weight_format format, int n, uint8_t *panel)
+{
+    size_t cols = (size_t)w->cols;
+    const uint8_t *data = w->data;
+    switch (format) {
+    case WEIGHT_F32:
+        for (size_t k = 0; k < cols; k++) {
+            float x;
+            if (w->format == WEIGHT_F16) {
+                uint16_t half;
+                memcpy(&half, data + ((size_t)row * cols + k) * 2, sizeof half);
+                x = fp16_to_float(half);
+            } else {
+                memcpy(&x, data + ((size_t)row * cols + k) * 4, sizeof x);
+            }
+            memcpy(panel + (k * LANES + (size_t)n) * 4, &x, sizeof x);
+        }
+        break;
+    case WEIGHT_BF16:
+        for (size_t k = 0; k < cols; k++)
+            memcpy(panel + (k * LANES + (size_t)n) * 2, data + ((size_t)row * cols + k) * 2, 2);
+        break;
+    case WEIGHT_MXFP8:
+        data += (size_t)row * cols;
+        for (size_t block = 0; block < cols / MXFP8_BLOCK; block++, panel += (MXFP8_BLOCK + 1) * LANES) {
+            panel[n] = w->scales[(size_t)row * (cols / MXFP8_BLOCK) + block];
+            for (size_t i = 0; i < MXFP8_BLOCK; i++) panel[(1 + i) * LANES + (size_t)n] = *data++;
+        }
+        break;
+    default: /* WEIGHT_NVFP4 */
+        data += (size_t)row * (cols / 2);
+        for (size_t group = 0; group < cols / NVFP4_GROUP; group++, panel += (NVFP4_GROUP_BYTES + 1) * LANES) {
+            panel[n] = w->scales[(size_t)row * (cols / NVFP4_GROUP) + group];
+            for (size_t i = 0; i < NVFP4_GROUP_BYTES; i++) panel[(1 + i) * LANES + (size_t)n] = *data++;
+        }
+        break;
+    }
+}
+
+typedef struct pack_work {
+    const weight *w;
+    cpu_linear *linear;
+} pack_work;
+
+static void pack_panels(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const pack_work *work = arg;
+    const cpu_linear *l = work->linear;
+    for (int64_t p = begin; p < end; p++) {
+        uint8_t *panel = l->data + (size_t)p * l->panel_bytes;
+        int64_t rows = l->rows - p * LANES < LANES ? l->rows - p * LANES : LANES;
+        if (rows < LANES) memset(panel, 0, l->panel_bytes);
+        for (int64_t n = 0; n < rows; n++) pack_row(work->w, p * LANES + n, l->format, (int)n, panel);
+    }
+}
+
+hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_linear *linear, hy_error *err)
+{
+    *linear = (cpu_linear){0};
+    if (w->format == WEIGHT_NONE) return HY_OK;
+    int group = w->format == WEIGHT_MXFP8 ? MXFP8_BLOCK : w->format == WEIGHT_NVFP4 ? NVFP4_GROUP : 1;
+    if (w->cols % group != 0)
+        return error_at(err, HY_UNSUPPORTED, what, "the cpu backend needs %s columns in multiples of %d, not %lld",
+                        weight_format_name(w->format), group, (long long)w->cols);
+    cpu_linear l = {
+        .format = w->format == WEIGHT_F16 ? WEIGHT_F32 : w->format,
+        .rows = w->rows,
+        .cols = w->cols,
+        .panels = (w->rows + LANES - 1) / LANES,
+        .factor = w->format == WEIGHT_NVFP4 ? w->global : 1,
+        .divides = w->format == WEIGHT_NVFP4 && w->divides,
+    };
+    l.panel_bytes = panel_size(l.format, l.cols);
+    l.data = memory_alloc((size_t)l.panels, l.panel_bytes);
+    if (!l.data) return error_memory(err, what, (size_t)l.panels * l.panel_bytes);
+    pack_work work = {w, &l};
+    threads_run(pool, l.panels, 4, pack_panels, &work);
+    *linear = l;
+    return HY_OK;
+}
+
+void cpu_linear_free(cpu_linear *linear)
+{
+    memory_free(linear->data);
+    *linear = (cpu_linear){0};
+}
+
+/* ---- Products -------------------------------------------------------------------------------------------------- */
+
+/* Columns [begin, end) of a panel; begin is a multiple of 32. */
+static void decode(const cpu_kernels *kernels, const cpu_panel *p, int64_t begin, int64_t end, float *out)
+{
+    const uint8_t *data = p->w->data + (size_t)p->panel * p->w->panel_bytes + panel_size(p->w->format, begin);
+    int k = (int)(end - begin);
+    switch (p->w->format) {
+    case WEIGHT_BF16: kernels->decode_bf16(data, k, out); break;
+    case WEIGHT_MXFP8: kernels->decode_mxfp8(data, k, out); break;
+    case WEIGHT_NVFP4: kernels->decode_nvfp4(data, k, out); break;
+    default: memcpy(out, data, (size_t)k * LANES * sizeof *out); break;
+    }
+}
+
+/* sums [rows][panels][16] += the products over columns [begin, end). */
+static void multiply_slice(const cpu_kernels *kernels, const cpu_product *work, const cpu_panel *panel, int panels,
+                           const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
+{
+    for (int64_t k = begin; k < end; k += K_CHUNK) {
+        int64_t stop = end - k < K_CHUNK ? end : k + K_CHUNK;
+        const float *chunk[TILE_ROWS];
+        for (int r = 0; r < rows; r++) chunk[r] = x[r] + k;
+        for (int p = 0; p < panels; p++) decode(kernels, &panel[p], k, stop, work->decoded + p * K_CHUNK * LANES);
+        kernels->product(chunk, rows, work->decoded, K_CHUNK * LANES, panels, (int)(stop - k), sums);
+    }
+}
+
+/* The outer factors of NVFP4. */
+static void apply_factor(const cpu_panel *panel, int panels, int rows, float *sums)
+{
+    for (int p = 0; p < panels; p++) {
+        const cpu_linear *w = panel[p].w;
+        if (w->format != WEIGHT_NVFP4) continue;
+        for (int r = 0; r < rows; r++) {
+            float *y = sums + (r * panels + p) * LANES;
+            for (int n = 0; n < LANES; n++) y[n] = w->divides ? y[n] / w->factor : y[n] * w->factor;
+        }
+    }
+}
+
+const float *cpu_multiply(const cpu_kernels *kernels, const cpu_product *work, const cpu_panel *panel, int panels,
+                          const float *const *x, int rows, bool sliced)
+{
+    int64_t cols = panel->w->cols, groups = (cols + 31) / 32;
+    size_t count = (size_t)(rows * panels) * LANES; /* floats of one slice */
+    int slices = sliced ? K_SLICES : 1;
+    memset(work->sums, 0, (size_t)slices * count * sizeof(float));
+    for (int i = 0; i < slices; i++) {
+        int64_t begin = i * groups / slices * 32, end = (i + 1) * groups / slices * 32;
+        multiply_slice(kernels, work, panel, panels, x, rows, begin, end < cols ? end : cols,
+                       work->sums + (size_t)i * count);
+    }
+    for (int width = 1; width < slices; width *= 2)
+        for (int i = 0; i < slices; i += 2 * width) {
+            float *a = work->sums + (size_t)i * count;
+            const float *b = work->sums + (size_t)(i + width) * count;
+            for (size_t j = 0; j < count; j++) a[j] += b[j];
+        }
+    apply_factor(panel, panels, rows, work->sums);
+    return work->sums;
+}

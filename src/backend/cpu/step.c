@@ -1,0 +1,498 @@
+/* Opening and closing the cpu backend, cache memory, the rows of a step, named tensors, embedding, head and sampling. */
+#include "backend/cpu/cpu.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "number/bf16.h"
+
+void cpu_parallel(const ops_step *step, int64_t items, threads_fn fn, void *arg)
+{
+    threads_run(step->backend->pool, items, 1, fn, arg);
+}
+
+/* ---- Backend ----------------------------------------------------------------------------------------------------- */
+
+static hy_status check_model(const ops_model *m, const ops_options *o, hy_error *err)
+{
+    bool sparse = false;
+    for (int l = 0; l < m->layers; l++) sparse |= m->layer[l].sparse;
+    if (o->shard.ranks > 1)
+        return error_set(err, HY_UNSUPPORTED, "the cpu backend runs on one rank, not %d", o->shard.ranks);
+    if (m->heads % m->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d query heads cannot share %d KV heads evenly", m->heads, m->kv_heads);
+    if (sparse && m->index_heads != m->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each", m->index_heads,
+                         m->kv_heads);
+    if (m->rotary_dim % 2 || m->rotary_dim > m->head_dim || (sparse && m->rotary_dim > m->index_dim))
+        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim, m->head_dim);
+    if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
+        return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
+                         m->hidden, m->expert_width);
+    return HY_OK;
+}
+
+static void cpu_close(ops_backend *b)
+{
+    if (!b) return;
+    cpu_weights_close(b);
+    memory_free(b->frequency);
+    threads_close(b->own_pool);
+    memory_free(b);
+}
+
+static hy_status cpu_open(const ops_model *model, const ops_options *options, ops_backend **out, hy_error *err)
+{
+    hy_status status = check_model(model, options, err);
+    if (status != HY_OK) return status;
+    ops_backend *b = memory_zeroed(1, sizeof *b);
+    if (!b) return error_memory(err, "the cpu backend", sizeof *b);
+    *b = (ops_backend){.model = model, .options = *options, .kernels = cpu_kernels_best(), .pool = options->pool};
+    if (!b->pool) {
+        status = threads_open(1, &b->own_pool, err);
+        b->pool = b->own_pool;
+    }
+    b->frequency = memory_zeroed((size_t)model->rotary_dim / 2 + 1, sizeof *b->frequency);
+    if (status == HY_OK && !b->frequency) status = error_memory(err, "the cpu backend", (size_t)model->rotary_dim * 2);
+    if (status == HY_OK) status = cpu_weights_open(b, err);
+    if (status != HY_OK) {
+        cpu_close(b);
+        return status;
+    }
+    /* theta^(-2j / rotary_dim), the power rounded to fp32 before it divides. */
+    for (int j = 0; j < model->rotary_dim / 2; j++)
+        b->frequency[j] = 1.0f / (float)pow((double)model->rope_theta, (double)((float)(2 * j) / (float)model->rotary_dim));
+    *out = b;
+    return HY_OK;
+}
+
+/* ---- Cache ------------------------------------------------------------------------------------------------------- */
+
+static void cache_close(ops_cache *cache)
+{
+    if (!cache) return;
+    cache_layout_free(&cache->layout);
+    memory_free(cache->data);
+    memory_free(cache);
+}
+
+static size_t *copy_offsets(const size_t *offsets, int layers)
+{
+    size_t *copy = memory_alloc((size_t)layers, sizeof *copy);
+    if (copy) memcpy(copy, offsets, (size_t)layers * sizeof *copy);
+    return copy;
+}
+
+static hy_status cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **out, hy_error *err)
+{
+    assert(blocks > 0 && layout->layers == backend->model->layers && layout->head_dim == backend->model->head_dim);
+    if (layout->main == CACHE_FP32 || layout->index == CACHE_FP32)
+        return error_set(err, HY_UNSUPPORTED, "the cpu backend has no fp32 cache: choose bf16, fp8 or nvfp4");
+    ops_cache *cache = memory_zeroed(1, sizeof *cache);
+    if (!cache) return error_memory(err, "a cache", sizeof *cache);
+    *cache = (ops_cache){.backend = backend, .layout = *layout, .blocks = blocks};
+    cache->layout.main_offset = copy_offsets(layout->main_offset, layout->layers);
+    cache->layout.index_offset = copy_offsets(layout->index_offset, layout->layers);
+    cache->data = memory_alloc((size_t)blocks, layout->row_bytes);
+    if (!cache->layout.main_offset || !cache->layout.index_offset || !cache->data) {
+        cache_close(cache);
+        return error_memory(err, "the cache", (size_t)blocks * layout->row_bytes);
+    }
+    *out = cache;
+    return HY_OK;
+}
+
+static uint8_t *cache_bytes(ops_cache *cache, int32_t block, size_t offset, size_t bytes)
+{
+    assert(block >= 0 && block < cache->blocks);
+    assert(offset <= cache->layout.row_bytes && bytes <= cache->layout.row_bytes - offset);
+    return cache->data + (size_t)block * cache->layout.row_bytes + offset;
+}
+
+static void cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
+{
+    memcpy(out, cache_bytes(cache, block, offset, bytes), bytes);
+}
+
+static void cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in)
+{
+    memcpy(cache_bytes(cache, block, offset, bytes), in, bytes);
+}
+
+static void cache_copy(ops_cache *cache, int32_t from, int32_t to)
+{
+    size_t bytes = cache->layout.row_bytes;
+    if (from != to) memcpy(cache_bytes(cache, to, 0, bytes), cache_bytes(cache, from, 0, bytes), bytes);
+}
+
+/* ---- Step memory ------------------------------------------------------------------------------------------------- */
+
+/* One array: [rows, columns] of `size` bytes. */
+typedef struct array {
+    void *at; /* address of the pointer */
+    size_t rows, columns, size;
+} array;
+
+static hy_status allocate(const array *arrays, size_t n, hy_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t count = SIZE_MAX;
+        void *memory = NULL;
+        if (size_mul(arrays[i].rows, arrays[i].columns, &count)) memory = memory_zeroed(count ? count : 1, arrays[i].size);
+        if (!memory) return error_memory(err, "the tensors of a step", count);
+        memcpy(arrays[i].at, &memory, sizeof memory);
+    }
+    return HY_OK;
+}
+
+static hy_status open_tensors(ops_step *s, hy_error *err)
+{
+    const ops_model *m = s->backend->model;
+    size_t rows = (size_t)s->limits.rows, hidden = (size_t)m->hidden, pairs = (size_t)m->rotary_dim / 2;
+    size_t q = (size_t)m->heads * (size_t)m->head_dim, kv = (size_t)m->kv_heads * (size_t)m->head_dim;
+    size_t index_heads = (size_t)m->index_heads, top = (size_t)m->index_top, per_token = (size_t)m->experts_per_token;
+    size_t f = sizeof(float), i = sizeof(int32_t);
+    size_t moe = per_token * (size_t)m->expert_width + (size_t)m->shared_width, dense = (size_t)m->dense_width;
+    bool fp4 = s->backend->options.activation == MOE_ACTIVATION_NVFP4;
+    const array arrays[] = {
+        {&s->tiles, rows, 1, sizeof *s->tiles},
+        {&s->x, rows, hidden, f},
+        {&s->h, rows, hidden, f},
+        {&s->cosine, rows, pairs, f},
+        {&s->sine, rows, pairs, f},
+        {&s->q, rows, q, f},
+        {&s->k, rows, kv, f},
+        {&s->v, rows, kv, f},
+        {&s->index_q, rows, index_heads * (size_t)m->index_dim, f},
+        {&s->index_k, rows, (size_t)m->index_dim, f},
+        {&s->scores, rows, index_heads * (size_t)s->max_blocks, f},
+        {&s->candidates, rows, INDEX_PARTS * index_heads * top, sizeof *s->candidates},
+        {&s->blocks, rows, index_heads * top, i},
+        {&s->attention, rows, q, f},
+        {&s->router, rows, (size_t)m->experts, f},
+        {&s->routes, rows, per_token, i},
+        {&s->route_weights, rows, per_token, f},
+        {&s->expert_first, (size_t)m->experts + 1, 1, i},
+        {&s->members, rows, per_token, i},
+        {&s->fp4, fp4 ? rows : 0, hidden, f},
+        {&s->fp4_factor, rows, 1, f},
+        {&s->z, rows, moe > dense ? moe : dense, f},
+        {&s->sum, rows, hidden, f},
+        {&s->logits, (size_t)s->limits.logit_rows, (size_t)m->vocab, f},
+        {&s->logit_row, (size_t)s->limits.logit_rows, 1, i},
+        {&s->worker, (size_t)s->workers, 1, sizeof *s->worker},
+    };
+    return allocate(arrays, sizeof arrays / sizeof *arrays, err);
+}
+
+static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim, widest = dim > index_dim ? dim : index_dim;
+    const array arrays[] = {
+        {&w->product.decoded, PRODUCT_DECODED, 1, sizeof(float)},
+        {&w->product.sums, PRODUCT_SUMS, 1, sizeof(float)},
+        {&w->keys, CACHE_BLOCK, widest, sizeof(float)},
+        {&w->values, CACHE_BLOCK, dim, sizeof(float)},
+        {&w->query, ROW_TILE * LANES, dim, sizeof(float)},
+        {&w->out, ROW_TILE * LANES, dim, sizeof(float)},
+        {&w->block, LANES, CACHE_BLOCK + dim, sizeof(float)},
+        {&w->index_sums, TILE_ROWS * MAX_PANELS, LANES, sizeof(float)},
+        {&w->bytes, 2 * LANES, index_dim, 1},
+        {&w->sample, sample_scratch_bytes(m->vocab), 1, 1},
+    };
+    return allocate(arrays, sizeof arrays / sizeof *arrays, err);
+}
+
+static void step_close(ops_step *s)
+{
+    if (!s) return;
+    for (int i = 0; i < s->workers && s->worker; i++) {
+        cpu_worker *w = &s->worker[i];
+        void *scratch[] = {w->product.decoded, w->product.sums, w->keys, w->values, w->query, w->out, w->block,
+                           w->index_sums, w->bytes, w->sample};
+        for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
+    }
+    void *arrays[] = {s->tiles, s->x, s->h, s->cosine, s->sine, s->q, s->k, s->v, s->index_q, s->index_k, s->scores,
+                      s->candidates, s->blocks, s->attention, s->router, s->routes, s->route_weights, s->expert_first,
+                      s->members, s->fp4, s->fp4_factor, s->z, s->sum, s->logits, s->logit_row, s->worker, s};
+    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) memory_free(arrays[n]);
+}
+
+static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_step **out, hy_error *err)
+{
+    assert(limits->rows > 0 && limits->logit_rows >= 0 && limits->positions > 0);
+    ops_step *step = memory_zeroed(1, sizeof *step);
+    if (!step) return error_memory(err, "a step", sizeof *step);
+    step->backend = backend;
+    step->limits = *limits;
+    step->max_blocks = (int32_t)(((int64_t)limits->positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
+    step->workers = threads_count(backend->pool);
+    hy_status status = open_tensors(step, err);
+    for (int i = 0; i < step->workers && status == HY_OK; i++) status = open_worker(step, &step->worker[i], err);
+    if (status != HY_OK) {
+        step_close(step);
+        return status;
+    }
+    *out = step;
+    return HY_OK;
+}
+
+/* ---- The rows of a step ------------------------------------------------------------------------------------------ */
+
+/* What a replay imposes must be such that the row could have chosen it. */
+static hy_status check_replay(const ops_step *step, const ops_rows *rows, int32_t t, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    int64_t blocks = (int64_t)m->index_heads * m->index_top;
+    for (int64_t l = 0; l < m->layers; l++) {
+        for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
+            int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
+            if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
+                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b, (int)l,
+                                 rows->position[t]);
+        }
+        for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
+            int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
+            if (e < 0 || e >= m->experts)
+                return error_set(err, HY_BAD_INPUT, "replayed expert %d of layer %d is outside 0..%d", e, (int)l,
+                                 m->experts - 1);
+        }
+    }
+    return HY_OK;
+}
+
+static hy_status check_row(const ops_step *step, const ops_rows *rows, int32_t t, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    if (rows->sequence[t] < 0) return HY_OK;
+    if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
+        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t], m->vocab - 1);
+    if (rows->position[t] < 0 || rows->position[t] >= step->limits.positions)
+        return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", rows->position[t],
+                         step->limits.positions);
+    assert(rows->sequence[t] < rows->sequences && rows->position[t] / CACHE_BLOCK < rows->block_table_stride);
+    assert(rows->slot[t] < (int64_t)step->cache->blocks * CACHE_BLOCK);
+    return check_replay(step, rows, t, err);
+}
+
+/* Runs of neighbouring rows of one sequence, cut into tiles. Only the last row's blocks need checking: it sees the most. */
+static void make_tiles(ops_step *step)
+{
+    const ops_rows *rows = &step->rows;
+    step->tile_count = 0;
+    for (int32_t t = 0; t < rows->count; t++) {
+        if (rows->sequence[t] < 0) continue;
+        cpu_tile *last = step->tile_count ? &step->tiles[step->tile_count - 1] : NULL;
+        if (last && last->sequence == rows->sequence[t] && last->first + last->count == t && last->count < ROW_TILE) {
+            assert(rows->position[t] > rows->position[t - 1]);
+            last->count++;
+        } else {
+            step->tiles[step->tile_count++] = (cpu_tile){t, 1, rows->sequence[t]};
+        }
+    }
+    for (int32_t i = 0; i < step->tile_count; i++) {
+        const cpu_tile *tile = &step->tiles[i];
+        int32_t position = rows->position[tile->first + tile->count - 1];
+        for (int32_t b = 0; b <= position / CACHE_BLOCK; b++) {
+            int32_t block = cpu_cache_block(step, tile->sequence, b);
+            assert(block >= 0 && block < step->cache->blocks);
+            (void)block;
+        }
+    }
+}
+
+/* The angle is an fp32 product, as the model was trained with; at positions of a million a double one differs. */
+static void rotary_rows(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    ops_step *step = arg;
+    int pairs = step->backend->model->rotary_dim / 2;
+    for (int64_t t = begin; t < end; t++)
+        for (int j = 0; j < pairs; j++) {
+            float angle = (float)step->rows.position[t] * step->backend->frequency[j];
+            step->cosine[t * pairs + j] = (float)cos((double)angle);
+            step->sine[t * pairs + j] = (float)sin((double)angle);
+        }
+}
+
+static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
+{
+    step->error = (hy_error){0};
+    step->cache = cache;
+    step->rows = *rows;
+    step->logit_rows = step->tile_count = 0;
+    assert(rows->count <= step->limits.rows);
+    for (int32_t t = 0; t < rows->count; t++) {
+        if (check_row(step, rows, t, &step->error) != HY_OK) {
+            step->rows.count = step->logit_rows = 0; /* the operations that follow do nothing */
+            return;
+        }
+        if (!(rows->flags[t] & ROW_LOGITS)) continue;
+        assert(step->logit_rows < step->limits.logit_rows);
+        step->logit_row[step->logit_rows++] = t;
+    }
+    make_tiles(step);
+    cpu_parallel(step, rows->count, rotary_rows, step);
+}
+
+static hy_status finish(ops_step *step, hy_error *err)
+{
+    hy_status status = step->error.status;
+    if (status != HY_OK && err) *err = step->error;
+    return status;
+}
+
+/* ---- Embedding, norm, head, sampling ----------------------------------------------------------------------------- */
+
+static void embed_rows(void *arg, int64_t first, int64_t last, int worker)
+{
+    (void)worker;
+    ops_step *step = arg;
+    const ops_model *m = step->backend->model;
+    for (int64_t t = first; t < last; t++) {
+        float *x = step->x + t * m->hidden;
+        if (step->rows.sequence[t] < 0)
+            memset(x, 0, (size_t)m->hidden * sizeof *x);
+        else
+            weight_row(&m->embed, step->rows.token[t], x);
+    }
+}
+
+static void embed(ops_step *step)
+{
+    cpu_parallel(step, step->rows.count, embed_rows, step);
+}
+
+typedef struct norm_work {
+    const ops_step *step;
+    const float *gain;    /* [hidden] */
+    const int32_t *row;   /* [n] rows of x; NULL: 0 .. n-1 */
+} norm_work;
+
+static void norm_rows(void *arg, int64_t first, int64_t last, int worker)
+{
+    (void)worker;
+    const norm_work *work = arg;
+    const ops_backend *b = work->step->backend;
+    int hidden = b->model->hidden;
+    for (int64_t t = first; t < last; t++)
+        b->kernels->rms_norm(work->step->x + (work->row ? work->row[t] : t) * hidden, work->gain, hidden,
+                             b->model->norm_eps, true, work->step->h + t * hidden);
+}
+
+void cpu_norm_rows(ops_step *step, const float *gain)
+{
+    norm_work work = {step, gain, NULL};
+    cpu_parallel(step, step->rows.count, norm_rows, &work);
+}
+
+static void head(ops_step *step)
+{
+    norm_work work = {step, step->backend->final_gain, step->logit_row};
+    cpu_parallel(step, step->logit_rows, norm_rows, &work);
+    cpu_output output = {&step->backend->head, step->logits};
+    cpu_project(step, &output, 1, step->h, step->logit_rows);
+}
+
+typedef struct sample_work {
+    const ops_step *step;
+    const ops_sample *rows;
+    ops_sampled *out;
+} sample_work;
+
+static void sample_rows(void *arg, int64_t first, int64_t last, int worker)
+{
+    const sample_work *work = arg;
+    const ops_step *step = work->step;
+    int32_t vocab = step->backend->model->vocab;
+    for (int64_t i = first; i < last; i++) {
+        work->out[i] = (ops_sampled){.id = -1};
+        if (work->rows[i].logit_row >= step->logit_rows) continue; /* only after an error of the step */
+        sample_row(step->logits + (int64_t)work->rows[i].logit_row * vocab, vocab, &work->rows[i],
+                   step->worker[worker].sample, &work->out[i]);
+    }
+}
+
+static void sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out)
+{
+    sample_work work = {step, rows, out};
+    cpu_parallel(step, count, sample_rows, &work);
+}
+
+/* ---- Named tensors ----------------------------------------------------------------------------------------------- */
+
+typedef struct named {
+    void *at;
+    size_t columns; /* of four bytes */
+    bool half;      /* kept as bf16 values: what is written is rounded */
+} named;
+
+static named tensor_of(const ops_step *s, ops_tensor which)
+{
+    const ops_model *m = s->backend->model;
+    size_t heads = (size_t)m->heads * (size_t)m->head_dim, index_heads = (size_t)m->index_heads;
+    const named tensors[] = {
+        [OPS_X] = {s->x, (size_t)m->hidden, false},
+        [OPS_Q] = {s->q, heads, true},
+        [OPS_INDEX_Q] = {s->index_q, index_heads * (size_t)m->index_dim, true},
+        [OPS_SCORES] = {s->scores, index_heads * (size_t)s->max_blocks, false},
+        [OPS_BLOCKS] = {s->blocks, index_heads * (size_t)m->index_top, false},
+        [OPS_ATTENTION] = {s->attention, heads, true},
+        [OPS_H] = {s->h, (size_t)m->hidden, true},
+        [OPS_ROUTES] = {s->routes, (size_t)m->experts_per_token, false},
+        [OPS_ROUTE_WEIGHTS] = {s->route_weights, (size_t)m->experts_per_token, false},
+        [OPS_LOGITS] = {s->logits, (size_t)m->vocab, false},
+    };
+    return tensors[which];
+}
+
+static void tensor_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, void *out)
+{
+    named t = tensor_of(step, which);
+    assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
+    memcpy(out, (const char *)t.at + (size_t)first * t.columns * 4, (size_t)rows * t.columns * 4);
+}
+
+static void tensor_write(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in)
+{
+    named t = tensor_of(step, which);
+    assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
+    size_t count = (size_t)rows * t.columns;
+    memcpy((char *)t.at + (size_t)first * t.columns * 4, in, count * 4);
+    float *values = (float *)t.at + (size_t)first * t.columns;
+    for (size_t i = 0; i < count && t.half; i++) values[i] = bf16_round(values[i]);
+}
+
+const hy_ops ops_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .cache_open = cache_open,
+    .cache_close = cache_close,
+    .cache_read = cache_read,
+    .cache_write = cache_write,
+    .cache_copy = cache_copy,
+    .step_open = step_open,
+    .step_close = step_close,
+    .begin = begin,
+    .finish = finish,
+    .embed = embed,
+    .attend_in = cpu_attend_in,
+    .index_select = cpu_index_select,
+    .index_score = cpu_index_score,
+    .index_top = cpu_index_top,
+    .index_merge = cpu_index_merge,
+    .attend = cpu_attend,
+    .attend_out = cpu_attend_out,
+    .route = cpu_route,
+    .experts = cpu_experts,
+    .feed_dense = cpu_feed_dense,
+    .head = head,
+    .sample = sample,
+    .tensor_read = tensor_read,
+    .tensor_write = tensor_write,
+};

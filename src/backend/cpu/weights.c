@@ -1,0 +1,133 @@
+/* Packs a model's weights at open and gives them back at close. */
+#include "backend/cpu/cpu.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+typedef struct loading {
+    ops_backend *backend;
+    hy_error *err;
+    hy_status status; /* of the first failure; what follows it does nothing */
+    progress report;
+} loading;
+
+static void load(loading *l, const weight *w, const char *what, cpu_linear *out)
+{
+    if (l->status != HY_OK) return;
+    l->status = cpu_linear_pack(w, what, l->backend->pool, out, l->err);
+    if (l->status == HY_OK && !progress_add(&l->report, weight_bytes(w)))
+        l->status = error_set(l->err, HY_CANCELLED, "preparing the weights was stopped");
+}
+
+/* A vector as fp32, `plus` added: 1 for the gains of norms. An absent one is all `plus`. */
+static void load_vector(loading *l, const weight *w, int64_t n, float plus, float **out)
+{
+    if (l->status != HY_OK) return;
+    *out = memory_zeroed((size_t)n, sizeof **out);
+    if (!*out) {
+        l->status = error_memory(l->err, "a norm", (size_t)n * sizeof **out);
+        return;
+    }
+    if (w->format != WEIGHT_NONE) weight_row(w, 0, *out);
+    for (int64_t i = 0; i < n; i++) (*out)[i] += plus;
+}
+
+static void load_experts(loading *l, const weight *w, const char *what, cpu_linear **out)
+{
+    if (l->status != HY_OK) return;
+    int experts = l->backend->model->experts;
+    *out = memory_zeroed((size_t)experts, sizeof **out);
+    if (!*out) l->status = error_memory(l->err, "the experts", (size_t)experts * sizeof **out);
+    for (int e = 0; e < experts; e++) load(l, &w[e], what, &(*out)[e]);
+}
+
+static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
+{
+    const ops_model *m = l->backend->model;
+    load_vector(l, &from->input_norm, m->hidden, 1, &to->input_gain);
+    load_vector(l, &from->post_norm, m->hidden, 1, &to->post_gain);
+    load_vector(l, &from->q_norm, m->head_dim, 1, &to->q_gain);
+    load_vector(l, &from->k_norm, m->head_dim, 1, &to->k_gain);
+    load(l, &from->q, "q_proj", &to->q);
+    load(l, &from->k, "k_proj", &to->k);
+    load(l, &from->v, "v_proj", &to->v);
+    load(l, &from->o, "o_proj", &to->o);
+    if (from->sparse) {
+        load_vector(l, &from->index_q_norm, m->index_dim, 1, &to->index_q_gain);
+        load_vector(l, &from->index_k_norm, m->index_dim, 1, &to->index_k_gain);
+        load(l, &from->index_q, "index_q_proj", &to->index_q);
+        load(l, &from->index_k, "index_k_proj", &to->index_k);
+    }
+    if (from->moe) {
+        load(l, &from->router, "the router", &to->router);
+        load_vector(l, &from->router_bias, m->experts, 0, &to->router_bias);
+        load_experts(l, from->expert_gate, "an expert's gate", &to->expert_gate);
+        load_experts(l, from->expert_up, "an expert's up", &to->expert_up);
+        load_experts(l, from->expert_down, "an expert's down", &to->expert_down);
+        load(l, &from->shared_gate, "the shared expert's gate", &to->shared_gate);
+        load(l, &from->shared_up, "the shared expert's up", &to->shared_up);
+        load(l, &from->shared_down, "the shared expert's down", &to->shared_down);
+    } else {
+        load(l, &from->dense_gate, "gate_proj", &to->dense_gate);
+        load(l, &from->dense_up, "up_proj", &to->dense_up);
+        load(l, &from->dense_down, "down_proj", &to->dense_down);
+    }
+}
+
+static uint64_t layer_bytes(const ops_model *m, const ops_layer *l)
+{
+    const weight *all[] = {&l->q, &l->k, &l->v, &l->o};
+    const weight *index[] = {&l->index_q, &l->index_k};
+    const weight *dense[] = {&l->dense_gate, &l->dense_up, &l->dense_down};
+    const weight *moe[] = {&l->router, &l->shared_gate, &l->shared_up, &l->shared_down};
+    uint64_t bytes = 0;
+    for (int i = 0; i < 4; i++) bytes += weight_bytes(all[i]);
+    for (int i = 0; i < 2 && l->sparse; i++) bytes += weight_bytes(index[i]);
+    for (int i = 0; i < 3 && !l->moe; i++) bytes += weight_bytes(dense[i]);
+    for (int i = 0; i < 4 && l->moe; i++) bytes += weight_bytes(moe[i]);
+    for (int e = 0; e < m->experts && l->moe; e++)
+        bytes += weight_bytes(&l->expert_gate[e]) + weight_bytes(&l->expert_up[e]) + weight_bytes(&l->expert_down[e]);
+    return bytes;
+}
+
+hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
+{
+    const ops_model *m = backend->model;
+    loading l = {.backend = backend, .err = err};
+    l.report = (progress){.fn = backend->options.on_progress, .user = backend->options.user, .what = "preparing weights",
+                          .unit = "bytes", .total = weight_bytes(&m->head)};
+    for (int i = 0; i < m->layers; i++) l.report.total += layer_bytes(m, &m->layer[i]);
+    backend->layer = memory_zeroed((size_t)m->layers, sizeof *backend->layer);
+    if (!backend->layer) return error_memory(err, "the layers", (size_t)m->layers * sizeof *backend->layer);
+    load_vector(&l, &m->final_norm, m->hidden, 1, &backend->final_gain);
+    load(&l, &m->head, "lm_head", &backend->head);
+    for (int i = 0; i < m->layers; i++) load_layer(&l, &m->layer[i], &backend->layer[i]);
+    if (l.status == HY_OK) progress_end(&l.report);
+    return l.status;
+}
+
+static void free_experts(cpu_linear *linear, int experts)
+{
+    for (int e = 0; e < experts && linear; e++) cpu_linear_free(&linear[e]);
+    memory_free(linear);
+}
+
+void cpu_weights_close(ops_backend *backend)
+{
+    const ops_model *m = backend->model;
+    for (int i = 0; i < m->layers && backend->layer; i++) {
+        cpu_layer *l = &backend->layer[i];
+        float *vectors[] = {l->input_gain, l->post_gain, l->q_gain, l->k_gain, l->index_q_gain, l->index_k_gain, l->router_bias};
+        cpu_linear *linears[] = {&l->q, &l->k, &l->v, &l->o, &l->index_q, &l->index_k, &l->dense_gate, &l->dense_up,
+                                 &l->dense_down, &l->router, &l->shared_gate, &l->shared_up, &l->shared_down};
+        for (size_t j = 0; j < sizeof vectors / sizeof *vectors; j++) memory_free(vectors[j]);
+        for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) cpu_linear_free(linears[j]);
+        free_experts(l->expert_gate, m->experts);
+        free_experts(l->expert_up, m->experts);
+        free_experts(l->expert_down, m->experts);
+    }
+    memory_free(backend->layer);
+    memory_free(backend->final_gain);
+    cpu_linear_free(&backend->head);
+}
