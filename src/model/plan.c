@@ -127,7 +127,7 @@ static void tokens(const plan_input *in, plan_result *out)
 uint64_t plan_workspace(const plan_input *in)
 {
     const config *c = in->model;
-    uint64_t split = in->parallel == PLAN_TP ? (uint64_t)in->ranks : 1;
+    uint64_t parts = in->parallel == PLAN_TP ? (uint64_t)in->ranks : 1;
     uint64_t rows = in->step_rows ? in->step_rows : PLAN_STEP_ROWS;
     uint64_t hidden = (uint64_t)c->hidden, slots = (uint64_t)c->experts_per_token;
     uint64_t q = (uint64_t)c->heads * (uint64_t)c->head_dim, kv = (uint64_t)c->kv_heads * (uint64_t)c->head_dim;
@@ -135,8 +135,8 @@ uint64_t plan_workspace(const plan_input *in)
     uint64_t routed = slots * (uint64_t)c->expert_width + (c->shared_expert ? (uint64_t)c->shared_width : 0);
     uint64_t dense = (uint64_t)c->dense_width, width = routed > dense ? routed : dense;
     uint64_t row =
-        4 * hidden + 2 * hidden + 2 * (2 * q + 2 * kv) / split + 2 * iq + 2 * 3 * width / split + 2 * slots * hidden;
-    return rows * row + PLAN_LOGIT_ROWS * (uint64_t)c->vocab * 4 / split;
+        4 * hidden + 2 * hidden + 2 * (2 * q + 2 * kv) / parts + 2 * iq + 2 * 3 * width / parts + 2 * slots * hidden;
+    return rows * row + PLAN_LOGIT_ROWS * (uint64_t)c->vocab * 4 / parts;
 }
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
