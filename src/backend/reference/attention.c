@@ -65,12 +65,14 @@ void reference_attend_in(ops_step *step, int layer)
 
 /* ---- attend --------------------------------------------------------------------------------------------------- */
 
-/* What one worker needs for one block of one KV head. */
+enum { RUN = 16 }; /* rows that share a decoded block */
+
+/* What one worker needs for one KV head and a run of rows. */
 typedef struct block_scratch {
-    float *rows;    /* [128, head_dim] as decoded */
-    float *keys;    /* tiles of 16 keys [128 / 16, head_dim, 16] */
-    float *values;  /* tiles of 16 dims [head_dim / 16, 128, 16] */
-    float *maximum, *sum; /* [heads of the group] of the blocks so far */
+    float *rows;          /* [128, head_dim] as decoded */
+    float *keys;          /* tiles of 16 keys [128 / 16, head_dim, 16] */
+    float *values;        /* tiles of 16 dims [head_dim / 16, 128, 16] */
+    float *maximum, *sum; /* [RUN, heads of the group] of the blocks so far */
 } block_scratch;
 
 static int64_t tiled(int64_t n)
@@ -82,7 +84,7 @@ size_t reference_attention_scratch(const ops_backend *backend)
 {
     const ops_model *m = backend->model;
     size_t group = (size_t)(m->heads / m->kv_heads);
-    return (size_t)(CACHE_BLOCK * (2 * m->head_dim + tiled(m->head_dim))) + 2 * group;
+    return (size_t)(CACHE_BLOCK * (2 * m->head_dim + tiled(m->head_dim))) + 2 * RUN * group;
 }
 
 static block_scratch scratch_of(const ops_step *step, int worker)
@@ -92,15 +94,15 @@ static block_scratch scratch_of(const ops_step *step, int worker)
     s.keys = s.rows + CACHE_BLOCK * m->head_dim;
     s.values = s.keys + CACHE_BLOCK * m->head_dim;
     s.maximum = s.values + CACHE_BLOCK * tiled(m->head_dim);
-    s.sum = s.maximum + m->heads / m->kv_heads;
+    s.sum = s.maximum + RUN * (m->heads / m->kv_heads);
     return s;
 }
 
-/* Values [tokens, dim] into tiles of 16 dims, so that reference_dot sums over the tokens. */
-static void value_tiles(const float *rows, int tokens, int dim, float *tiles)
+/* Values [128, dim] into tiles of 16 dims, so that reference_dot sums over the tokens. */
+static void value_tiles(const float *rows, int dim, float *tiles)
 {
     for (int d0 = 0; d0 < dim; d0 += REFERENCE_TILE)
-        for (int t = 0; t < tokens; t++)
+        for (int t = 0; t < CACHE_BLOCK; t++)
             for (int j = 0; j < REFERENCE_TILE; j++)
                 tiles[(d0 * CACHE_BLOCK) + t * REFERENCE_TILE + j] = d0 + j < dim ? rows[t * dim + d0 + j] : 0;
 }
@@ -140,38 +142,61 @@ typedef struct attend_work {
     int layer;
 } attend_work;
 
-/* One row and KV head: the query heads of the group share the selected blocks. */
-static void attend_group(ops_step *step, int layer, const block_scratch *s, int32_t t, int group)
+/* Index head r selects for KV head r; the list is short and ascending. */
+static bool attends(const ops_step *step, int layer, int32_t t, int group, int32_t b)
 {
     const ops_model *m = step->backend->model;
-    int per_group = m->heads / m->kv_heads;
-    float scale = 1 / sqrtf((float)m->head_dim);
-    int32_t position = step->rows.position[t], visible = position / CACHE_BLOCK + 1;
-    bool sparse = m->layer[layer].sparse;
-    /* Index head r selects for KV head r; every layer with an indexer has as many of one as of the other. */
+    if (step->rows.sequence[t] < 0 || b > step->rows.position[t] / CACHE_BLOCK) return false;
+    if (!m->layer[layer].sparse) return true;
     const int32_t *selected = step->blocks + ((int64_t)t * m->index_heads + group) * m->index_top;
-    int32_t count = sparse ? m->index_top : visible;
-    int64_t head0 = (int64_t)t * m->heads + (int64_t)group * per_group;
-    const float *q = step->q + head0 * m->head_dim;
-    float *out = step->attention + head0 * m->head_dim;
+    for (int i = 0; i < m->index_top; i++)
+        if (selected[i] == b) return true;
+    return false;
+}
 
-    memset(out, 0, (size_t)(per_group * m->head_dim) * sizeof *out);
-    for (int h = 0; h < per_group; h++) s->maximum[h] = -INFINITY, s->sum[h] = 0;
-    for (int32_t i = 0; i < count; i++) {
-        int32_t b = sparse ? selected[i] : i;
-        if (b < 0 || b >= visible) continue;
-        int tokens = position - b * CACHE_BLOCK + 1 < CACHE_BLOCK ? position - b * CACHE_BLOCK + 1 : CACHE_BLOCK;
-        int32_t block = reference_cache_block(step, t, b);
-        reference_cache_keys(step->cache, layer, group, block, tokens, s->rows);
-        reference_tiles(s->rows, tokens, m->head_dim, s->keys);
-        reference_cache_values(step->cache, layer, group, block, tokens, s->rows);
-        value_tiles(s->rows, tokens, m->head_dim, s->values);
-        for (int h = 0; h < per_group; h++)
-            attend_block(s, q + h * m->head_dim, m->head_dim, tokens, scale, &s->maximum[h], &s->sum[h],
-                         out + h * m->head_dim);
+/* A block as tiles. Tokens that no row sees yet are among them and are left out of every sum. */
+static void load_block(const ops_step *step, int layer, int group, int32_t block, const block_scratch *s)
+{
+    int dim = step->backend->model->head_dim;
+    reference_cache_keys(step->cache, layer, group, block, CACHE_BLOCK, s->rows);
+    reference_tiles(s->rows, CACHE_BLOCK, dim, s->keys);
+    reference_cache_values(step->cache, layer, group, block, CACHE_BLOCK, s->rows);
+    value_tiles(s->rows, dim, s->values);
+}
+
+/* Rows [first, last) and one KV head, whose query heads share the selected blocks. Every row meets its blocks in
+ * ascending number, so its fold does not depend on which rows are with it. */
+static void attend_run(ops_step *step, int layer, const block_scratch *s, int32_t first, int32_t last, int group)
+{
+    const ops_model *m = step->backend->model;
+    int per_group = m->heads / m->kv_heads, dim = m->head_dim;
+    float scale = 1 / sqrtf((float)dim);
+    int32_t visible = 0, loaded = -1;
+    for (int i = 0; i < RUN * per_group; i++) s->maximum[i] = -INFINITY, s->sum[i] = 0;
+    for (int32_t t = first; t < last; t++) {
+        int64_t head0 = (int64_t)t * m->heads + (int64_t)group * per_group;
+        memset(step->attention + head0 * dim, 0, (size_t)(per_group * dim) * sizeof(float));
+        if (step->rows.sequence[t] >= 0 && step->rows.position[t] / CACHE_BLOCK >= visible)
+            visible = step->rows.position[t] / CACHE_BLOCK + 1;
     }
-    for (int h = 0; h < per_group; h++)
-        for (int d = 0; d < m->head_dim; d++) out[h * m->head_dim + d] /= s->sum[h];
+    for (int32_t b = 0; b < visible; b++)
+        for (int32_t t = first; t < last; t++) {
+            if (!attends(step, layer, t, group, b)) continue;
+            int32_t block = reference_cache_block(step, t, b), tokens = step->rows.position[t] - b * CACHE_BLOCK + 1;
+            if (block != loaded) load_block(step, layer, group, block, s);
+            loaded = block;
+            for (int h = 0; h < per_group; h++) {
+                int64_t head = (int64_t)t * m->heads + (int64_t)group * per_group + h;
+                int64_t state = (int64_t)(t - first) * per_group + h;
+                attend_block(s, step->q + head * dim, dim, tokens < CACHE_BLOCK ? tokens : CACHE_BLOCK, scale,
+                             &s->maximum[state], &s->sum[state], step->attention + head * dim);
+            }
+        }
+    for (int32_t t = first; t < last; t++)
+        for (int h = 0; h < per_group && step->rows.sequence[t] >= 0; h++) {
+            float *out = step->attention + ((int64_t)t * m->heads + (int64_t)group * per_group + h) * dim;
+            for (int d = 0; d < dim; d++) out[d] /= s->sum[(t - first) * per_group + h];
+        }
 }
 
 static void attend_items(void *arg, int64_t first, int64_t last, int worker)
@@ -180,22 +205,16 @@ static void attend_items(void *arg, int64_t first, int64_t last, int worker)
     const ops_model *m = work->step->backend->model;
     block_scratch s = scratch_of(work->step, worker);
     for (int64_t item = first; item < last; item++) {
-        int32_t t = (int32_t)(item / m->kv_heads);
-        int group = (int)(item % m->kv_heads);
-        if (work->step->rows.sequence[t] >= 0) {
-            attend_group(work->step, work->layer, &s, t, group);
-        } else {
-            int per_group = m->heads / m->kv_heads;
-            memset(work->step->attention + (item * per_group) * m->head_dim, 0,
-                   (size_t)(per_group * m->head_dim) * sizeof(float));
-        }
+        int32_t row = (int32_t)(item / m->kv_heads) * RUN, end = row + RUN, count = work->step->rows.count;
+        attend_run(work->step, work->layer, &s, row, end < count ? end : count, (int)(item % m->kv_heads));
     }
 }
 
 void reference_attend(ops_step *step, int layer)
 {
     attend_work work = {step, layer};
-    reference_parallel(step, (int64_t)step->rows.count * step->backend->model->kv_heads, attend_items, &work);
+    int64_t runs = ((int64_t)step->rows.count + RUN - 1) / RUN;
+    reference_parallel(step, runs * step->backend->model->kv_heads, attend_items, &work);
 }
 
 void reference_attend_out(ops_step *step, int layer)

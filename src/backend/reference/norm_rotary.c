@@ -6,11 +6,15 @@
 
 #include <math.h>
 
+/* The squares are summed in sixteen interleaved chains, folded pairwise: one chain would lose a bit more than the whole
+ * rest of the layer, and a shared error of a row is what tips values over the borders of a quantiser. */
 void reference_rms_norm(const float *x, const float *gain, int n, float eps, float *out)
 {
-    float squares = 0;
-    for (int i = 0; i < n; i++) squares += x[i] * x[i];
-    float inverse = 1 / sqrtf(squares / (float)n + eps);
+    float lane[REFERENCE_TILE] = {0};
+    for (int i = 0; i < n; i++) lane[i % REFERENCE_TILE] += x[i] * x[i];
+    for (int step = 1; step < REFERENCE_TILE; step *= 2)
+        for (int i = 0; i < REFERENCE_TILE; i += 2 * step) lane[i] += lane[i + step];
+    float inverse = 1 / sqrtf(lane[0] / (float)n + eps);
     for (int i = 0; i < n; i++) out[i] = x[i] * inverse * (1 + gain[i]);
 }
 
