@@ -53,9 +53,22 @@ static void drafter_totals(void **state)
 
 static config tiny(void)
 {
-    config c = {.layers = 2, .hidden = 64, .vocab = 100, .heads = 4, .kv_heads = 2, .head_dim = 32, .experts = 2,
-                .experts_per_token = 1, .expert_width = 96, .shared_width = 32, .dense_width = 128, .shared_expert = true,
-                .index_heads = 2, .index_dim = 32, .bos = -1, .eos = -1};
+    config c = {.layers = 2,
+                .hidden = 64,
+                .vocab = 100,
+                .heads = 4,
+                .kv_heads = 2,
+                .head_dim = 32,
+                .experts = 2,
+                .experts_per_token = 1,
+                .expert_width = 96,
+                .shared_width = 32,
+                .dense_width = 128,
+                .shared_expert = true,
+                .index_heads = 2,
+                .index_dim = 32,
+                .bos = -1,
+                .eos = -1};
     c.sparse[1] = 1, c.moe[1] = 1;
     return c;
 }
@@ -68,7 +81,8 @@ typedef struct listing {
 static bool print(void *user, const layout_entry *e)
 {
     listing *l = user;
-    l->length += (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, "%s %s", e->name, tensor_dtype_name(e->dtype));
+    l->length += (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, "%s %s", e->name,
+                                  tensor_dtype_name(e->dtype));
     for (int i = 0; i < e->dims; i++)
         l->length += (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, " %lld", (long long)e->shape[i]);
     l->length += (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, "\n");
@@ -163,8 +177,10 @@ static bool check_entry(void *user, const layout_entry *e)
     assert_true(strlen(e->name) < sizeof e->name - 1);
     if (strstr(e->name, ".experts.")) assert_true(e->expert >= 0 && e->layer >= 0);
     if (strstr(e->name, ".layers.") && strstr(e->name, "language_model")) assert_true(e->layer >= 0);
-    if (!strncmp(e->name, "language_model", 14)) assert_true(e->role < ROLE_COUNT);
-    else assert_true(e->role == ROLE_COUNT);
+    if (!strncmp(e->name, "language_model", 14))
+        assert_true(e->role < ROLE_COUNT);
+    else
+        assert_true(e->role == ROLE_COUNT);
     return true;
 }
 
@@ -208,14 +224,10 @@ static void widths_that_do_not_divide_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(released_totals),
-        cmocka_unit_test(drafter_totals),
-        cmocka_unit_test(names_of_m31),
-        cmocka_unit_test(names_of_modelopt_and_tied),
-        cmocka_unit_test(a_walk_stops),
-        cmocka_unit_test(entries_say_what_they_are),
-        cmocka_unit_test(schemes_by_name),
-        cmocka_unit_test(widths_that_do_not_divide_are_refused),
+        cmocka_unit_test(released_totals), cmocka_unit_test(drafter_totals),
+        cmocka_unit_test(names_of_m31),    cmocka_unit_test(names_of_modelopt_and_tied),
+        cmocka_unit_test(a_walk_stops),    cmocka_unit_test(entries_say_what_they_are),
+        cmocka_unit_test(schemes_by_name), cmocka_unit_test(widths_that_do_not_divide_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
