@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "text/json_read.h"
+#include "text/normalize.h"
 
 #include <string.h>
 
@@ -242,6 +243,14 @@ static hy_status read_added_token(reader *r, const json_t *j, size_t i)
                                  flags, r->what, r->err);
     if (s) return s;
     bool normalized = json_is_true(json_object_get(j, "normalized"));
+    if (normalized && r->v->nfc) {
+        /* It is looked for in normalised text, where only its own form C can be met. */
+        buffer_clear(&r->a);
+        normalize_nfc(json_string_value(content), json_string_length(content), &r->a);
+        if (r->a.length != json_string_length(content) || memcmp(r->a.data, json_string_value(content), r->a.length) != 0)
+            return error_at(r->err, HY_BAD_MODEL, r->what,
+                            "added_tokens[%zu] is \"normalized\" but not in form C, which is not supported", i);
+    }
     if (!vocabulary_add_match(normalized ? &r->v->normalized : &r->v->raw, (int32_t)json_integer_value(id)))
         return error_memory(r->err, "the added tokens", i * sizeof(int32_t));
     return HY_OK;
