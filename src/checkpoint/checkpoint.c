@@ -14,9 +14,10 @@ static hy_status check_draft(const checkpoint *c, const char *path, hy_error *er
 {
     const draft_config *d = &c->draft;
     if (d->hidden != c->config.hidden || d->vocab != c->config.vocab)
-        return error_at(err, HY_BAD_MODEL, path,
-                        "the drafter has hidden size %d and vocabulary %d, the target %d and %d; they do not belong together",
-                        d->hidden, d->vocab, c->config.hidden, c->config.vocab);
+        return error_at(
+            err, HY_BAD_MODEL, path,
+            "the drafter has hidden size %d and vocabulary %d, the target %d and %d; they do not belong together",
+            d->hidden, d->vocab, c->config.hidden, c->config.vocab);
     if (d->taps[d->tap_count - 1] >= c->config.layers)
         return error_at(err, HY_BAD_MODEL, path, "the drafter reads layer %d of a target with %d layers",
                         d->taps[d->tap_count - 1], c->config.layers);
@@ -31,7 +32,8 @@ static hy_status open_draft(checkpoint *c, hy_error *err)
     if (status != HY_OK || !file_is_folder(folder)) return status;
     status = file_join(folder, "config.json", path, sizeof path, err);
     if (status == HY_OK && !file_exists(path))
-        status = error_at(err, HY_BAD_MODEL, folder, "%.200s has no config.json; complete or remove the folder", folder);
+        status =
+            error_at(err, HY_BAD_MODEL, folder, "%.200s has no config.json; complete or remove the folder", folder);
     if (status == HY_OK) status = file_read(path, CONFIG_LIMIT, &json, &length, err);
     if (status == HY_OK) status = draft_config_parse(path, json, length, &c->draft, err);
     free(json);

@@ -37,8 +37,12 @@ static void read_kind(config_reader *r, const json_t *root, const json_t *text, 
     if (name && strncmp(name, "DSpark", 6) == 0)
         config_bad(r, "architectures", "%.60s is a drafter; open the folder above it", name);
     if (type ? strncmp(type, "minimax_m3", 10) != 0 : !name || strncmp(name, "MiniMaxM3", 9) != 0)
-        config_bad(r, "model_type", "%s \"%.80s\" is not supported; MiniMax-M3 and M3.1 have model_type \"minimax_m3_vl\"",
-                   type ? "model_type" : "architecture", type ? type : name ? name : "");
+        config_bad(r, "model_type",
+                   "%s \"%.80s\" is not supported; MiniMax-M3 and M3.1 have model_type \"minimax_m3_vl\"",
+                   type ? "model_type" : "architecture",
+                   type   ? type
+                   : name ? name
+                          : "");
     copy_text(c->model_type, sizeof c->model_type, type ? type : "minimax_m3_vl");
 }
 
@@ -66,8 +70,8 @@ static void read_rotary(config_reader *r, const json_t *text, config *c)
     int derived = (int)lroundf(factor * (float)c->head_dim);
     c->rotary_dim = config_int(r, text, "rotary_dim", 2, c->head_dim, derived ? derived : CONFIG_REQUIRED);
     if (derived && derived != c->rotary_dim)
-        config_bad(r, "rotary_dim", "rotary_dim is %d but partial_rotary_factor %g of head_dim %d makes %d", c->rotary_dim,
-                   (double)factor, c->head_dim, derived);
+        config_bad(r, "rotary_dim", "rotary_dim is %d but partial_rotary_factor %g of head_dim %d makes %d",
+                   c->rotary_dim, (double)factor, c->head_dim, derived);
     if (c->rotary_dim % 2) config_bad(r, "rotary_dim", "rotary_dim is %d; it must be even", c->rotary_dim);
 }
 
@@ -77,8 +81,8 @@ static void read_attention(config_reader *r, const json_t *text, config *c)
     c->kv_heads = config_int(r, text, "num_key_value_heads", 1, 1024, CONFIG_REQUIRED);
     c->head_dim = config_int(r, text, "head_dim", 2, 1024, CONFIG_REQUIRED);
     if (c->heads % c->kv_heads)
-        config_bad(r, "num_key_value_heads", "num_attention_heads %d is not a multiple of num_key_value_heads %d", c->heads,
-                   c->kv_heads);
+        config_bad(r, "num_key_value_heads", "num_attention_heads %d is not a multiple of num_key_value_heads %d",
+                   c->heads, c->kv_heads);
     if (c->head_dim % 2) config_bad(r, "head_dim", "head_dim is %d; it must be even", c->head_dim);
     config_want_bool(r, text, "attention_output_gate", false);
     config_want_bool(r, text, "attention_bias", false);
@@ -194,12 +198,15 @@ static int read_token(config_reader *r, const json_t *first, const json_t *secon
     if (!v) return -1;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     int token = -1;
-    if (n == 0 || n > CONFIG_MAX_EOS) config_bad(r, key, "%s lists %zu ids; 1 to %d are supported", key, n, CONFIG_MAX_EOS);
+    if (n == 0 || n > CONFIG_MAX_EOS)
+        config_bad(r, key, "%s lists %zu ids; 1 to %d are supported", key, n, CONFIG_MAX_EOS);
     for (size_t i = 0; i < n; i++) {
         const json_t *e = json_is_array(v) ? json_array_get(v, i) : v;
         json_int_t id = json_is_integer(e) ? json_integer_value(e) : -1;
-        if (id < 0 || id >= limit) config_bad(r, key, "%s is not a token id below %d", key, limit);
-        else if (i == 0) token = (int)id;
+        if (id < 0 || id >= limit)
+            config_bad(r, key, "%s is not a token id below %d", key, limit);
+        else if (i == 0)
+            token = (int)id;
     }
     return token;
 }
@@ -231,8 +238,8 @@ static void read_vision(config_reader *r, const json_t *root, config *c)
     c->vision_merge = config_int(r, s, "spatial_merge_size", 1, 16, 2);
     c->projector_hidden = config_int(r, root, "projector_hidden_size", 1, WIDTH_LIMIT, c->hidden);
     if (c->vision_hidden % c->vision_heads)
-        config_bad(r, "vision_config", "the vision tower's hidden_size %d is not a multiple of its %d heads", c->vision_hidden,
-                   c->vision_heads);
+        config_bad(r, "vision_config", "the vision tower's hidden_size %d is not a multiple of its %d heads",
+                   c->vision_hidden, c->vision_heads);
 }
 
 /* ---- quantization_config --------------------------------------------------------------------------------------- */
@@ -261,7 +268,8 @@ static void check_algorithm(config_reader *r, const json_t *o, const char *where
     const char *algo = config_string(r, o, "quant_algo");
     if (!algo || strcmp(algo, "MXFP8") == 0) return;
     if (strcmp(algo, "NVFP4") != 0) {
-        config_bad(r, "quant_algo", "quant_algo \"%.40s\" of %.160s is not supported; MXFP8 and NVFP4 are", algo, where);
+        config_bad(r, "quant_algo", "quant_algo \"%.40s\" of %.160s is not supported; MXFP8 and NVFP4 are", algo,
+                   where);
         return;
     }
     config_want_int(r, o, "group_size", 16);
@@ -286,20 +294,24 @@ static void read_compressed(config_reader *r, const json_t *q, config *c)
     const char *format = config_string(r, q, "format"), *group;
     bool mixed = format && strcmp(format, "mixed-precision") == 0;
     if (!format || (!mixed && strcmp(format, pack) != 0))
-        config_bad(r, "format", "the compressed-tensors format \"%.60s\" is not supported; \"%s\" and \"mixed-precision\" are",
+        config_bad(r, "format",
+                   "the compressed-tensors format \"%.60s\" is not supported; \"%s\" and \"mixed-precision\" are",
                    format ? format : "", pack);
     json_t *groups = config_object(r, q, "config_groups"), *entry;
-    json_object_foreach(groups, group, entry) {
+    json_object_foreach(groups, group, entry)
+    {
         const json_t *w = config_object(r, entry, "weights");
         int bits = config_int(r, w, "num_bits", 0, 64, 0), size = config_int(r, w, "group_size", 0, INT_MAX, 0);
         const char *type = config_string(r, w, "type"), *strategy = config_string(r, w, "strategy");
         bool real = type && strcmp(type, "float") == 0;
-        if (real && bits == 4 && size == 16 && strategy && strcmp(strategy, "tensor_group") == 0) set_nvfp4(c, pack);
+        if (real && bits == 4 && size == 16 && strategy && strcmp(strategy, "tensor_group") == 0)
+            set_nvfp4(c, pack);
         else if (!(mixed && real && bits == 8 && size == 32))
-            config_bad(r, group,
-                       "the weights of quantisation group %.60s (%d bits, type %.20s, group size %d, strategy %.40s) are not "
-                       "supported; NVFP4 is",
-                       group, bits, type ? type : "none", size, strategy ? strategy : "none");
+            config_bad(
+                r, group,
+                "the weights of quantisation group %.60s (%d bits, type %.20s, group size %d, strategy %.40s) are not "
+                "supported; NVFP4 is",
+                group, bits, type ? type : "none", size, strategy ? strategy : "none");
     }
     if (!mixed) set_nvfp4(c, pack);
 }
@@ -310,13 +322,18 @@ static void read_quantization(config_reader *r, const json_t *root, const json_t
     if (!q) q = config_object(r, text, "quantization_config");
     if (!q) return;
     const char *method = config_string(r, q, "quant_method");
-    if (!method) config_bad(r, "quant_method", "quantization_config has no quant_method");
-    else if (strcmp(method, "mxfp8") == 0) read_mxfp8(r, q, c);
-    else if (strcmp(method, "modelopt") == 0) read_modelopt(r, q, c);
-    else if (strcmp(method, "compressed-tensors") == 0) read_compressed(r, q, c);
+    if (!method)
+        config_bad(r, "quant_method", "quantization_config has no quant_method");
+    else if (strcmp(method, "mxfp8") == 0)
+        read_mxfp8(r, q, c);
+    else if (strcmp(method, "modelopt") == 0)
+        read_modelopt(r, q, c);
+    else if (strcmp(method, "compressed-tensors") == 0)
+        read_compressed(r, q, c);
     else
         config_bad(r, "quant_method",
-                   "quant_method \"%.60s\" is not supported; \"mxfp8\", \"modelopt\" and \"compressed-tensors\" are", method);
+                   "quant_method \"%.60s\" is not supported; \"mxfp8\", \"modelopt\" and \"compressed-tensors\" are",
+                   method);
     copy_text(c->quant_method, sizeof c->quant_method, method);
 }
 

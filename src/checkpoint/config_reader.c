@@ -147,8 +147,8 @@ bool config_flags(config_reader *r, const json_t *object, const char *key, int l
     return true;
 }
 
-bool config_words(config_reader *r, const json_t *object, const char *key, int layers, const char *one, const char *zero,
-                  uint8_t *out)
+bool config_words(config_reader *r, const json_t *object, const char *key, int layers, const char *one,
+                  const char *zero, uint8_t *out)
 {
     json_t *v = list(r, object, key, layers);
     if (!v) return config_get(object, key) != NULL;
@@ -156,8 +156,8 @@ bool config_words(config_reader *r, const json_t *object, const char *key, int l
         const char *s = json_string_value(json_array_get(v, (size_t)i));
         out[i] = s && strcmp(s, one) == 0;
         if (out[i] || (s && zero && strcmp(s, zero) == 0)) continue;
-        config_bad(r, key, "%s of layer %d is %s%.60s%s; \"%s\"%s%s%s is supported", key, i, s ? "\"" : "", s ? s : "no string",
-                   s ? "\"" : "", one, zero ? " or \"" : "", zero ? zero : "", zero ? "\"" : "");
+        config_bad(r, key, "%s of layer %d is %s%.60s%s; \"%s\"%s%s%s is supported", key, i, s ? "\"" : "",
+                   s ? s : "no string", s ? "\"" : "", one, zero ? " or \"" : "", zero ? zero : "", zero ? "\"" : "");
     }
     return true;
 }

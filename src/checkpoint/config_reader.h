@@ -1,6 +1,6 @@
 /*
- * Reading fields of a JSON config one by one, with the first problem kept: the caller reads all it wants and asks for the
- * status at the end. A field that is null counts as absent.
+ * Reading fields of a JSON config one by one, with the first problem kept: the caller reads all it wants and asks for
+ * the status at the end. A field that is null counts as absent.
  */
 #ifndef HAYATE_CHECKPOINT_CONFIG_READER_H
 #define HAYATE_CHECKPOINT_CONFIG_READER_H
@@ -40,7 +40,7 @@ void config_want_string(config_reader *r, const json_t *object, const char *key,
 /* A list of 0 and 1 (or booleans), one a layer. False: absent. */
 bool config_flags(config_reader *r, const json_t *object, const char *key, int layers, uint8_t *out /* [layers] */);
 /* A list of words, one a layer: `one` gives 1, `zero` (may be NULL) gives 0, others are refused. False: absent. */
-bool config_words(config_reader *r, const json_t *object, const char *key, int layers, const char *one, const char *zero,
-                  uint8_t *out /* [layers] */);
+bool config_words(config_reader *r, const json_t *object, const char *key, int layers, const char *one,
+                  const char *zero, uint8_t *out /* [layers] */);
 
 #endif

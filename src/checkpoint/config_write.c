@@ -175,8 +175,8 @@ static void put_module(json_writer *w, int layer, const char *module, bool nvfp4
 
 static void put_modules(json_writer *w, const config *c)
 {
-    static const char *const attention[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                                            "self_attn.index_q_proj", "self_attn.index_k_proj"};
+    static const char *const attention[] = {"self_attn.q_proj", "self_attn.k_proj",       "self_attn.v_proj",
+                                            "self_attn.o_proj", "self_attn.index_q_proj", "self_attn.index_k_proj"};
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     char module[96];
     writer_key(w, "quantized_layers");

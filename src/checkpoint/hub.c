@@ -34,8 +34,10 @@ static hy_status read_main(const char *root, char out[REVISION_SIZE], hy_error *
     status = file_read(path, 4096, &text, &length, err);
     if (status != HY_OK) return status;
     text[strcspn(text, " \t\r\n")] = 0;
-    if (revision_valid(text)) strcpy(out, text);
-    else status = error_at(err, HY_BAD_MODEL, path, "%.200s holds no revision but \"%.80s\"", path, text);
+    if (revision_valid(text))
+        strcpy(out, text);
+    else
+        status = error_at(err, HY_BAD_MODEL, path, "%.200s holds no revision but \"%.80s\"", path, text);
     free(text);
     return status;
 }
@@ -67,8 +69,9 @@ static hy_status resolve_cache(const char *root, const char *snapshots, char *ou
     if (status == HY_OK && !revision[0]) status = only_snapshot(snapshots, revision, err);
     if (status == HY_OK) status = file_join(snapshots, revision, out, size, err);
     if (status == HY_OK && !has_config(out))
-        status = error_at(err, HY_BAD_MODEL, snapshots,
-                          "the snapshot %s of %.200s has no config.json; download the model again", revision, snapshots);
+        status =
+            error_at(err, HY_BAD_MODEL, snapshots,
+                     "the snapshot %s of %.200s has no config.json; download the model again", revision, snapshots);
     return status;
 }
 

@@ -105,14 +105,38 @@ const char *naming_prefix(const shards *s)
 const char *weight_role_name(weight_role role)
 {
     static const char *const names[ROLE_COUNT] = {
-        "embed", "head", "final_norm", "input_norm", "post_norm", "q", "k", "v", "o", "q_norm", "k_norm",
-        "index_q", "index_k", "index_q_norm", "index_k_norm", "dense_gate", "dense_up", "dense_down", "router",
-        "router_bias", "expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down",
+        "embed",
+        "head",
+        "final_norm",
+        "input_norm",
+        "post_norm",
+        "q",
+        "k",
+        "v",
+        "o",
+        "q_norm",
+        "k_norm",
+        "index_q",
+        "index_k",
+        "index_q_norm",
+        "index_k_norm",
+        "dense_gate",
+        "dense_up",
+        "dense_down",
+        "router",
+        "router_bias",
+        "expert_gate",
+        "expert_up",
+        "expert_down",
+        "shared_gate",
+        "shared_up",
+        "shared_down",
     };
     return role >= 0 && role < ROLE_COUNT ? names[role] : "unknown";
 }
 
-/* ---- What the config wants ----------------------------------------------------------------------------------------- */
+/* ---- What the config wants -----------------------------------------------------------------------------------------
+ */
 
 typedef struct wanted {
     int64_t rows, cols;
@@ -124,7 +148,8 @@ typedef struct wanted {
 static wanted role_wanted(const config *c, weight_role role, int layer)
 {
     const int64_t h = c->hidden, d = c->head_dim, q = (int64_t)c->heads * d, kv = (int64_t)c->kv_heads * d;
-    const bool sparse = layer >= 0 && c->sparse[layer], moe = layer >= 0 && c->moe[layer], shared = moe && c->shared_expert;
+    const bool sparse = layer >= 0 && c->sparse[layer], moe = layer >= 0 && c->moe[layer],
+               shared = moe && c->shared_expert;
     switch (role) {
     case ROLE_EMBED:
     case ROLE_HEAD: return (wanted){c->vocab, h, false, true, true};
@@ -157,7 +182,8 @@ static wanted role_wanted(const config *c, weight_role role, int layer)
     return (wanted){0};
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors -------------------------------------------------------------------------------------------------------
+ */
 
 static const tensor *find(const checkpoint *c, const char *module, const char *suffix)
 {
@@ -193,7 +219,8 @@ static hy_status check_shape(const tensor *t, int dims, const int64_t *shape, hy
 }
 
 /* A matrix [rows, cols], with one of two dtypes. */
-static hy_status check_matrix(const tensor *t, tensor_dtype one, tensor_dtype other, int64_t rows, int64_t cols, hy_error *err)
+static hy_status check_matrix(const tensor *t, tensor_dtype one, tensor_dtype other, int64_t rows, int64_t cols,
+                              hy_error *err)
 {
     if (t->dtype != one && t->dtype != other)
         return error_at(err, HY_BAD_MODEL, t->name, "tensor %.160s has dtype %s; %s%s%s belongs there", t->name,
@@ -225,10 +252,11 @@ static hy_status read_plain(const tensor *t, const wanted *want, weight *out, hy
 {
     weight_format format;
     if (!plain_format(t->dtype, &format))
-        return error_at(err, HY_BAD_MODEL, t->name,
-                        want->plain ? "tensor %.160s has dtype %s; BF16, F16 or F32 belongs there"
-                                    : "tensor %.160s has an unknown quantisation: dtype %s without the scales of MXFP8 or NVFP4",
-                        t->name, tensor_dtype_name(t->dtype));
+        return error_at(
+            err, HY_BAD_MODEL, t->name,
+            want->plain ? "tensor %.160s has dtype %s; BF16, F16 or F32 belongs there"
+                        : "tensor %.160s has an unknown quantisation: dtype %s without the scales of MXFP8 or NVFP4",
+            t->name, tensor_dtype_name(t->dtype));
     hy_status status = want->vector ? check_shape(t, 1, &want->cols, err)
                                     : check_shape(t, 2, (int64_t[]){want->rows, want->cols}, err);
     if (status == HY_OK) *out = (weight){.format = format, .rows = want->rows, .cols = want->cols, .data = t->data};
@@ -240,8 +268,8 @@ static hy_status read_nvfp4(const tensor *packed, const tensor *scale, const ten
 {
     weight w = {.format = WEIGHT_NVFP4, .rows = want->rows, .cols = want->cols, .divides = divides};
     if (want->cols % NVFP4_GROUP)
-        return error_at(err, HY_BAD_MODEL, packed->name, "tensor %.160s: %lld columns are no multiple of %d", packed->name,
-                        (long long)want->cols, NVFP4_GROUP);
+        return error_at(err, HY_BAD_MODEL, packed->name, "tensor %.160s: %lld columns are no multiple of %d",
+                        packed->name, (long long)want->cols, NVFP4_GROUP);
     hy_status status = check_matrix(packed, TENSOR_U8, TENSOR_I8, want->rows, want->cols / 2, err);
     if (status == HY_OK)
         status = check_matrix(scale, TENSOR_F8_E4M3, TENSOR_F8_E4M3, want->rows, want->cols / NVFP4_GROUP, err);
@@ -261,8 +289,8 @@ static hy_status read_mxfp8(const tensor *data, const tensor *scale, const wante
     if (status == HY_OK)
         status = check_matrix(scale, TENSOR_U8, TENSOR_F8_E8M0, want->rows, want->cols / MXFP8_BLOCK, err);
     if (status == HY_OK)
-        *out = (weight){.format = WEIGHT_MXFP8, .rows = want->rows, .cols = want->cols, .data = data->data,
-                        .scales = scale->data};
+        *out = (weight){
+            .format = WEIGHT_MXFP8, .rows = want->rows, .cols = want->cols, .data = data->data, .scales = scale->data};
     return status;
 }
 
@@ -275,7 +303,8 @@ static hy_status read_module(const checkpoint *c, const char *module, const want
     if (!data && !packed) return missing(module, ".weight", err);
     if (want->plain && data && !packed && !scale && !scale_2 && !scale_inv) return read_plain(data, want, out, err);
     if (want->plain)
-        return error_at(err, HY_BAD_MODEL, module, "%.160s is quantised; only BF16, F16 and F32 are supported there", module);
+        return error_at(err, HY_BAD_MODEL, module, "%.160s is quantised; only BF16, F16 and F32 are supported there",
+                        module);
     if ((packed != NULL) + (scale_2 != NULL) + (scale_inv != NULL) > 1 || (packed && data) || (scale_inv && scale))
         return error_at(err, HY_BAD_MODEL, module, "%.160s has tensors of two quantisation schemes", module);
     if (packed) {
@@ -289,10 +318,11 @@ static hy_status read_module(const checkpoint *c, const char *module, const want
     }
     if (scale_inv) return read_mxfp8(data, scale_inv, want, out, err);
     if (scale)
-        return error_at(err, HY_BAD_MODEL, scale->name,
-                        "tensor %.160s belongs to an unknown quantisation: without weight_packed or weight_scale_2 it is not "
-                        "NVFP4",
-                        scale->name);
+        return error_at(
+            err, HY_BAD_MODEL, scale->name,
+            "tensor %.160s belongs to an unknown quantisation: without weight_packed or weight_scale_2 it is not "
+            "NVFP4",
+            scale->name);
     if (data->dtype == TENSOR_F8_E4M3) return missing(module, ".weight_scale_inv", err);
     return read_plain(data, want, out, err);
 }
@@ -318,7 +348,8 @@ static weight rows_of(const weight *w, int64_t first, int64_t rows)
 }
 
 /* One tensor [experts, rows, cols], plain. */
-static hy_status read_stacked(const checkpoint *c, const tensor *t, int expert, const wanted *want, weight *out, hy_error *err)
+static hy_status read_stacked(const checkpoint *c, const tensor *t, int expert, const wanted *want, weight *out,
+                              hy_error *err)
 {
     weight_format format;
     int64_t experts = c->config.experts;
@@ -333,7 +364,8 @@ static hy_status read_stacked(const checkpoint *c, const tensor *t, int expert, 
     return HY_OK;
 }
 
-/* ---- Roles --------------------------------------------------------------------------------------------------------- */
+/* ---- Roles ---------------------------------------------------------------------------------------------------------
+ */
 
 /* The full name of a module: prefix, layer, and '#' replaced. */
 static void module_name(const checkpoint *c, const char *module, int layer, int expert, char out[MODULE_SIZE])
@@ -341,8 +373,10 @@ static void module_name(const checkpoint *c, const char *module, int layer, int 
     size_t n = (size_t)snprintf(out, MODULE_SIZE, "%s", c->prefix);
     if (layer >= 0) n += (size_t)snprintf(out + n, MODULE_SIZE - n, "layers.%d.", layer);
     const char *mark = strchr(module, '#');
-    if (mark) snprintf(out + n, MODULE_SIZE - n, "%.*s%d%s", (int)(mark - module), module, expert, mark + 1);
-    else snprintf(out + n, MODULE_SIZE - n, "%s", module);
+    if (mark)
+        snprintf(out + n, MODULE_SIZE - n, "%.*s%d%s", (int)(mark - module), module, expert, mark + 1);
+    else
+        snprintf(out + n, MODULE_SIZE - n, "%s", module);
 }
 
 static hy_status read_spelling(const checkpoint *c, const spelling *s, const char *module, int expert, wanted want,
@@ -364,7 +398,8 @@ static hy_status read_head(const checkpoint *c, const wanted *want, weight *out,
     static const char *const heads[] = {"language_model.lm_head", "lm_head"};
     bool published = strcmp(c->prefix, prefixes[0]) == 0;
     for (int i = 0; i < 2; i++)
-        if (find(c, heads[i], ".weight") || find(c, heads[i], ".weight_packed")) return read_module(c, heads[i], want, out, err);
+        if (find(c, heads[i], ".weight") || find(c, heads[i], ".weight_packed"))
+            return read_module(c, heads[i], want, out, err);
     return missing(heads[published ? 0 : 1], ".weight", err);
 }
 
@@ -399,7 +434,8 @@ hy_status checkpoint_weight(const checkpoint *c, weight_role role, int layer, in
         if (s->role != role) continue;
         module_name(c, s->module, layer, expert, module);
         if (!first[0]) memcpy(first, module, sizeof first);
-        if (s->stacked ? checkpoint_find(c, module) != NULL : find(c, module, ".weight") || find(c, module, ".weight_packed"))
+        if (s->stacked ? checkpoint_find(c, module) != NULL
+                       : find(c, module, ".weight") || find(c, module, ".weight_packed"))
             return read_spelling(c, s, module, expert, want, out, err);
     }
     return missing(first, ".weight", err);
@@ -424,15 +460,16 @@ hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, f
     return HY_OK;
 }
 
-/* ---- Scales -------------------------------------------------------------------------------------------------------- */
+/* ---- Scales --------------------------------------------------------------------------------------------------------
+ */
 
 hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *err)
 {
     if (w->format != WEIGHT_MXFP8 && w->format != WEIGHT_NVFP4) return HY_OK;
     bool nvfp4 = w->format == WEIGHT_NVFP4;
     if (nvfp4 && (!isfinite(w->global) || w->global <= 0))
-        return error_at(err, HY_BAD_MODEL, name, "the global scale of %.160s is %g; it must be positive and finite", name,
-                        (double)w->global);
+        return error_at(err, HY_BAD_MODEL, name, "the global scale of %.160s is %g; it must be positive and finite",
+                        name, (double)w->global);
     int64_t group = nvfp4 ? NVFP4_GROUP : MXFP8_BLOCK, per_row = w->cols / group;
     size_t count = (size_t)w->rows * (size_t)per_row;
     /* E4M3 from 0x7F up is NaN or negative, E8M0 has one NaN at 255: one maximum finds either. */

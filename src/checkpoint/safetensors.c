@@ -55,7 +55,8 @@ static const char *take_string(safetensors *f, scan *s, size_t *length)
 
 static hy_status bad_json(const safetensors *f, const scan *s, hy_error *err)
 {
-    return BAD(f->path, "the header of %.200s is damaged at byte %zu: %s", f->label, PREFIX + scan_offset(s), s->problem);
+    return BAD(f->path, "the header of %.200s is damaged at byte %zu: %s", f->label, PREFIX + scan_offset(s),
+               s->problem);
 }
 
 static hy_status read_metadata(safetensors *f, scan *s, hy_error *err)
@@ -64,7 +65,8 @@ static hy_status read_metadata(safetensors *f, scan *s, hy_error *err)
     f->has_metadata = true;
     if (!scan_expect(s, '{')) return bad_json(f, s, err);
     for (bool first = true; scan_more(s, '}', &first);) {
-        if (!memory_reserve((void **)&f->metadata, &f->metadata_capacity, f->metadata_count * 2 + 2, sizeof *f->metadata))
+        if (!memory_reserve((void **)&f->metadata, &f->metadata_capacity, f->metadata_count * 2 + 2,
+                            sizeof *f->metadata))
             return error_memory(err, f->path, f->metadata_count);
         const char *key = take_string(f, s, NULL);
         const char *value = key && scan_expect(s, ':') ? take_string(f, s, NULL) : NULL;
@@ -83,7 +85,8 @@ static hy_status read_shape(const safetensors *f, scan *s, tensor *t, hy_error *
         uint64_t n;
         if (!scan_unsigned(s, &n)) return bad_json(f, s, err);
         if (t->dims == TENSOR_MAX_DIMS)
-            return BAD(t->name, "tensor %.200s of %.120s has more than %d dimensions", t->name, f->label, TENSOR_MAX_DIMS);
+            return BAD(t->name, "tensor %.200s of %.120s has more than %d dimensions", t->name, f->label,
+                       TENSOR_MAX_DIMS);
         if (n > INT64_MAX) return BAD(t->name, "tensor %.200s of %.120s is too large", t->name, f->label);
         t->shape[t->dims++] = (int64_t)n;
     }
@@ -99,12 +102,13 @@ static hy_status read_entry(safetensors *f, scan *s, tensor *t, uint64_t offsets
         char key[24], word[24];
         size_t n;
         if (!scan_string(s, key, sizeof key, NULL) || !scan_expect(s, ':')) return bad_json(f, s, err);
-        bool *seen = strcmp(key, "dtype") == 0   ? &dtype
-                     : strcmp(key, "shape") == 0 ? &shape
+        bool *seen = strcmp(key, "dtype") == 0          ? &dtype
+                     : strcmp(key, "shape") == 0        ? &shape
                      : strcmp(key, "data_offsets") == 0 ? &place
                                                         : NULL;
         if (!seen)
-            return BAD(t->name, "tensor %.200s of %.120s has an unknown field %s in its header", t->name, f->label, key);
+            return BAD(t->name, "tensor %.200s of %.120s has an unknown field %s in its header", t->name, f->label,
+                       key);
         if (*seen) return BAD(t->name, "tensor %.200s of %.120s has %s twice in its header", t->name, f->label, key);
         *seen = true;
         if (seen == &dtype) {
@@ -122,7 +126,9 @@ static hy_status read_entry(safetensors *f, scan *s, tensor *t, uint64_t offsets
     if (s->problem) return bad_json(f, s, err);
     if (!dtype || !shape || !place)
         return BAD(t->name, "tensor %.200s of %.120s has no %s in its header", t->name, f->label,
-                   !dtype ? "dtype" : !shape ? "shape" : "data_offsets");
+                   !dtype   ? "dtype"
+                   : !shape ? "shape"
+                            : "data_offsets");
     return HY_OK;
 }
 
@@ -135,13 +141,14 @@ static hy_status check_entry(const safetensors *f, tensor *t, const uint64_t off
             return BAD(t->name, "tensor %.200s of %.120s is too large: the product of its shape overflows", t->name,
                        f->label);
     if (offsets[0] > offsets[1] || offsets[1] > f->data_bytes)
-        return BAD(t->name,
-                   "tensor %.200s lies out of range: bytes %llu to %llu of the data of %.120s, which has %zu; the file is "
-                   "truncated or damaged, download it again",
-                   t->name, (unsigned long long)offsets[0], (unsigned long long)offsets[1], f->label, f->data_bytes);
+        return BAD(
+            t->name,
+            "tensor %.200s lies out of range: bytes %llu to %llu of the data of %.120s, which has %zu; the file is "
+            "truncated or damaged, download it again",
+            t->name, (unsigned long long)offsets[0], (unsigned long long)offsets[1], f->label, f->data_bytes);
     if (offsets[1] - offsets[0] != bytes)
-        return BAD(t->name, "tensor %.200s of %.120s needs %zu bytes by its shape but has %llu", t->name, f->label, bytes,
-                   (unsigned long long)(offsets[1] - offsets[0]));
+        return BAD(t->name, "tensor %.200s of %.120s needs %zu bytes by its shape but has %llu", t->name, f->label,
+                   bytes, (unsigned long long)(offsets[1] - offsets[0]));
     t->bytes = bytes;
     t->data = f->data + offsets[0];
     return HY_OK;
@@ -191,7 +198,8 @@ static hy_status check_tiling(safetensors *f, hy_error *err)
         const tensor *t = &f->tensors[i];
         size_t begin = (size_t)((const uint8_t *)t->data - f->data);
         if (begin < at)
-            return BAD(t->name, "tensors %.160s and %.160s of %.120s overlap", f->tensors[i - 1].name, t->name, f->label);
+            return BAD(t->name, "tensors %.160s and %.160s of %.120s overlap", f->tensors[i - 1].name, t->name,
+                       f->label);
         if (begin > at)
             return BAD(t->name, "%zu bytes before tensor %.200s of %.120s belong to no tensor", begin - at, t->name,
                        f->label);
@@ -209,14 +217,16 @@ static hy_status check_tiling(safetensors *f, hy_error *err)
 static hy_status check_file(safetensors *f, const uint8_t *bytes, size_t size, hy_error *err)
 {
     if (size < PREFIX)
-        return BAD(f->path, "%.200s is truncated: %zu bytes are no safetensors file, download it again", f->label, size);
+        return BAD(f->path, "%.200s is truncated: %zu bytes are no safetensors file, download it again", f->label,
+                   size);
     uint64_t n = load64(bytes);
     if (n > HEADER_LIMIT)
-        return BAD(f->path, "%.200s is no safetensors file: its header length is %llu, more than the %d that are allowed",
+        return BAD(f->path,
+                   "%.200s is no safetensors file: its header length is %llu, more than the %d that are allowed",
                    f->label, (unsigned long long)n, HEADER_LIMIT);
     if (n > size - PREFIX)
-        return BAD(f->path, "%.200s is truncated: its header length %llu is larger than the file of %zu bytes", f->label,
-                   (unsigned long long)n, size);
+        return BAD(f->path, "%.200s is truncated: its header length %llu is larger than the file of %zu bytes",
+                   f->label, (unsigned long long)n, size);
     if (n == 0 || bytes[PREFIX] != '{')
         return BAD(f->path, "%.200s is no safetensors file: its header does not begin with '{'", f->label);
     f->header_bytes = (size_t)n;
@@ -259,8 +269,10 @@ hy_status safetensors_open(const char *path, safetensors **file, hy_error *err)
     if (status != HY_OK) return status;
     status = file_map_open(path, &f->map, err);
     if (status == HY_OK) status = check_file(f, f->map.data, f->map.size, err);
-    if (status == HY_OK) *file = f;
-    else safetensors_close(f);
+    if (status == HY_OK)
+        *file = f;
+    else
+        safetensors_close(f);
     return status;
 }
 

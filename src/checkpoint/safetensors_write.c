@@ -108,8 +108,8 @@ static hy_status build_header(buffer *out, const safetensors_entry *entries, siz
     while (out->length % 8 && buffer_ok(out)) buffer_char(out, ' ');
     if (!buffer_ok(out)) return error_memory(err, "a safetensors header", out->length);
     if (out->length > HEADER_LIMIT)
-        return error_set(err, HY_USAGE, "%zu tensors make a header of %zu bytes, more than the %d that a file may have", count,
-                         out->length, HEADER_LIMIT);
+        return error_set(err, HY_USAGE, "%zu tensors make a header of %zu bytes, more than the %d that a file may have",
+                         count, out->length, HEADER_LIMIT);
     *data_bytes = at;
     return HY_OK;
 }
@@ -135,8 +135,9 @@ static hy_status writer_new(const char *path, bool holes, safetensors_writer **o
     return HY_OK;
 }
 
-hy_status safetensors_create(const char *path, const safetensors_entry *entries, size_t count, const char *const *metadata,
-                             size_t metadata_pairs, bool holes, safetensors_writer **writer, hy_error *err)
+hy_status safetensors_create(const char *path, const safetensors_entry *entries, size_t count,
+                             const char *const *metadata, size_t metadata_pairs, bool holes,
+                             safetensors_writer **writer, hy_error *err)
 {
     safetensors_writer *w = NULL;
     buffer header = {0};
@@ -155,8 +156,10 @@ hy_status safetensors_create(const char *path, const safetensors_entry *entries,
     if (status == HY_OK && holes && ftruncate(w->fd, (off_t)(sizeof prefix + header.length + w->data_bytes)) != 0)
         status = system_error(w, "extend", err);
     buffer_free(&header);
-    if (status == HY_OK) *writer = w;
-    else safetensors_abort(w);
+    if (status == HY_OK)
+        *writer = w;
+    else
+        safetensors_abort(w);
     return status;
 }
 
@@ -193,8 +196,10 @@ hy_status safetensors_finish(safetensors_writer *w, hy_error *err)
     if (status == HY_OK) {
         int fd = w->fd;
         w->fd = -1;
-        if (close(fd) != 0) status = system_error(w, "write", err);
-        else if (rename(w->temporary, w->path) != 0) status = system_error(w, "rename", err);
+        if (close(fd) != 0)
+            status = system_error(w, "write", err);
+        else if (rename(w->temporary, w->path) != 0)
+            status = system_error(w, "rename", err);
     }
     if (status == HY_OK) w->temporary[0] = 0; /* nothing is left to remove */
     safetensors_abort(w);

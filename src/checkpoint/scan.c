@@ -65,10 +65,14 @@ static bool hex4(scan *s, uint32_t *value)
     for (int i = 0; i < 4; i++) {
         char c = s->p[i];
         v <<= 4;
-        if (c >= '0' && c <= '9') v |= (uint32_t)(c - '0');
-        else if (c >= 'a' && c <= 'f') v |= (uint32_t)(c - 'a' + 10);
-        else if (c >= 'A' && c <= 'F') v |= (uint32_t)(c - 'A' + 10);
-        else return fail(s, "an escape is not hexadecimal");
+        if (c >= '0' && c <= '9')
+            v |= (uint32_t)(c - '0');
+        else if (c >= 'a' && c <= 'f')
+            v |= (uint32_t)(c - 'a' + 10);
+        else if (c >= 'A' && c <= 'F')
+            v |= (uint32_t)(c - 'A' + 10);
+        else
+            return fail(s, "an escape is not hexadecimal");
     }
     s->p += 4;
     *value = v;
@@ -90,7 +94,8 @@ static size_t escape(scan *s, char out[4])
     if (c != 'u') return fail(s, "an escape is unknown");
     if (!hex4(s, &code)) return 0;
     if (code >= 0xD800 && code < 0xDC00) { /* the first half of a pair */
-        if (s->end - s->p < 2 || s->p[0] != '\\' || s->p[1] != 'u') return fail(s, "half of a surrogate pair is missing");
+        if (s->end - s->p < 2 || s->p[0] != '\\' || s->p[1] != 'u')
+            return fail(s, "half of a surrogate pair is missing");
         s->p += 2;
         if (!hex4(s, &low)) return 0;
         if (low < 0xDC00 || low > 0xDFFF) return fail(s, "half of a surrogate pair is missing");

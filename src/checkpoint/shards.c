@@ -62,7 +62,8 @@ typedef hy_status (*entry_fn)(void *user, const char *tensor_name, const char *f
 
 static hy_status bad_index(const scan *s, hy_error *err)
 {
-    return error_at(err, HY_BAD_MODEL, index_name, "%s is damaged at byte %zu: %s", index_name, scan_offset(s), s->problem);
+    return error_at(err, HY_BAD_MODEL, index_name, "%s is damaged at byte %zu: %s", index_name, scan_offset(s),
+                    s->problem);
 }
 
 static hy_status walk_map(scan *s, entry_fn fn, void *user, hy_error *err)
@@ -70,7 +71,8 @@ static hy_status walk_map(scan *s, entry_fn fn, void *user, hy_error *err)
     char name[NAME_SIZE], file[NAME_SIZE];
     if (!scan_expect(s, '{')) return bad_index(s, err);
     for (bool first = true; scan_more(s, '}', &first);) {
-        if (!scan_string(s, name, sizeof name, NULL) || !scan_expect(s, ':') || !scan_string(s, file, sizeof file, NULL))
+        if (!scan_string(s, name, sizeof name, NULL) || !scan_expect(s, ':') ||
+            !scan_string(s, file, sizeof file, NULL))
             return bad_index(s, err);
         hy_status status = fn(user, name, file, err);
         if (status != HY_OK) return status;
@@ -110,8 +112,8 @@ static hy_status collect_file(void *user, const char *tensor_name, const char *f
         if (strcmp(l->names[i], file) == 0) return HY_OK;
     if (!file_name_valid(file))
         return error_at(err, HY_BAD_MODEL, index_name,
-                        "%s puts %.160s into \"%.160s\", which is not the name of a safetensors file of the folder", index_name,
-                        tensor_name, file);
+                        "%s puts %.160s into \"%.160s\", which is not the name of a safetensors file of the folder",
+                        index_name, tensor_name, file);
     return names_add(l, file, err);
 }
 
@@ -140,10 +142,10 @@ static hy_status check_entry(void *user, const char *tensor_name, const char *fi
     if (safetensors_find(s->files[i], tensor_name)) return HY_OK;
     for (size_t k = 0; k < s->file_count; k++)
         if (safetensors_find(s->files[k], tensor_name))
-            return error_at(err, HY_BAD_MODEL, tensor_name, "%s puts tensor %.160s into %.100s but it is in %.100s", index_name,
-                            tensor_name, file, file_label(s->files[k]));
-    return error_at(err, HY_BAD_MODEL, tensor_name, "tensor %.160s is missing from %.160s, where %s puts it", tensor_name, file,
-                    index_name);
+            return error_at(err, HY_BAD_MODEL, tensor_name, "%s puts tensor %.160s into %.100s but it is in %.100s",
+                            index_name, tensor_name, file, file_label(s->files[k]));
+    return error_at(err, HY_BAD_MODEL, tensor_name, "tensor %.160s is missing from %.160s, where %s puts it",
+                    tensor_name, file, index_name);
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
@@ -210,8 +212,8 @@ static hy_status open_all(const char *folder, name_list *l, file_map *index, sha
     } else if (indexed) {
         status = file_map_open(path, index, err);
         if (status == HY_OK && index->size > INDEX_LIMIT)
-            status = error_at(err, HY_BAD_MODEL, index_name, "%s has %zu bytes, more than the %d that are allowed", index_name,
-                              index->size, INDEX_LIMIT);
+            status = error_at(err, HY_BAD_MODEL, index_name, "%s has %zu bytes, more than the %d that are allowed",
+                              index_name, index->size, INDEX_LIMIT);
         if (status == HY_OK) status = walk_index(index, collect_file, l, err);
     } else {
         status = list_folder(folder, l, err);
@@ -224,7 +226,8 @@ static hy_status open_all(const char *folder, name_list *l, file_map *index, sha
     index_check check = {.set = s};
     status = walk_index(index, check_entry, &check, err);
     if (status == HY_OK && check.entries < s->count)
-        log_line(HY_LOG_WARNING, "%s lists %zu tensors, the shards of %s hold %zu", index_name, check.entries, folder, s->count);
+        log_line(HY_LOG_WARNING, "%s lists %zu tensors, the shards of %s hold %zu", index_name, check.entries, folder,
+                 s->count);
     return status;
 }
 
@@ -234,8 +237,10 @@ hy_status shards_open(const char *folder, shards *out, hy_error *err)
     file_map index = {0};
     shards s = {0};
     hy_status status = open_all(folder, &names, &index, &s, err);
-    if (status == HY_OK) *out = s;
-    else shards_close(&s);
+    if (status == HY_OK)
+        *out = s;
+    else
+        shards_close(&s);
     file_map_close(&index);
     names_free(&names);
     return status;

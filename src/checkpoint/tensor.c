@@ -12,11 +12,11 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {
-    [TENSOR_BOOL] = {"BOOL", 1}, [TENSOR_U8] = {"U8", 1},           [TENSOR_I8] = {"I8", 1},
-    [TENSOR_I16] = {"I16", 2},   [TENSOR_U16] = {"U16", 2},         [TENSOR_F16] = {"F16", 2},
-    [TENSOR_BF16] = {"BF16", 2}, [TENSOR_I32] = {"I32", 4},         [TENSOR_U32] = {"U32", 4},
-    [TENSOR_F32] = {"F32", 4},   [TENSOR_F64] = {"F64", 8},         [TENSOR_I64] = {"I64", 8},
-    [TENSOR_U64] = {"U64", 8},   [TENSOR_F8_E4M3] = {"F8_E4M3", 1}, [TENSOR_F8_E5M2] = {"F8_E5M2", 1},
+    [TENSOR_BOOL] = {"BOOL", 1},       [TENSOR_U8] = {"U8", 1},           [TENSOR_I8] = {"I8", 1},
+    [TENSOR_I16] = {"I16", 2},         [TENSOR_U16] = {"U16", 2},         [TENSOR_F16] = {"F16", 2},
+    [TENSOR_BF16] = {"BF16", 2},       [TENSOR_I32] = {"I32", 4},         [TENSOR_U32] = {"U32", 4},
+    [TENSOR_F32] = {"F32", 4},         [TENSOR_F64] = {"F64", 8},         [TENSOR_I64] = {"I64", 8},
+    [TENSOR_U64] = {"U64", 8},         [TENSOR_F8_E4M3] = {"F8_E4M3", 1}, [TENSOR_F8_E5M2] = {"F8_E5M2", 1},
     [TENSOR_F8_E8M0] = {"F8_E8M0", 1},
 };
 
@@ -94,9 +94,7 @@ void weight_row_part(const weight *w, int64_t row, int64_t begin, int64_t end, f
     case WEIGHT_F16:
         for (size_t i = 0; i < n; i++) out[i] = fp16_to_float(load16(data + (at + i) * 2));
         break;
-    case WEIGHT_MXFP8:
-        mxfp8_decode_row(data + at, w->scales + at / MXFP8_BLOCK, n / MXFP8_BLOCK, out);
-        break;
+    case WEIGHT_MXFP8: mxfp8_decode_row(data + at, w->scales + at / MXFP8_BLOCK, n / MXFP8_BLOCK, out); break;
     case WEIGHT_NVFP4:
         nvfp4_weight_decode_row(data + at / 2, w->scales + at / NVFP4_GROUP, n / NVFP4_GROUP, w->global,
                                 w->divides ? NVFP4_DIVIDE : NVFP4_MULTIPLY, out);

@@ -15,13 +15,16 @@
 
 /* A small model in the published spelling: three layers, the first with dense feed-forward and dense attention. */
 static const char published[] =
-    "{\"architectures\":[\"MiniMaxM3SparseForConditionalGeneration\"],\"model_type\":\"minimax_m3_vl\",\"text_config\":{"
-    "\"model_type\":\"minimax_m2\",\"vocab_size\":512,\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
+    "{\"architectures\":[\"MiniMaxM3SparseForConditionalGeneration\"],\"model_type\":\"minimax_m3_vl\",\"text_config\":"
+    "{"
+    "\"model_type\":\"minimax_m2\",\"vocab_size\":512,\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_"
+    "heads\":8,"
     "\"num_key_value_heads\":2,\"head_dim\":128,\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-06,"
     "\"use_gemma_norm\":true,\"attention_output_gate\":false,\"rope_theta\":5000000,\"rotary_dim\":64,"
     "\"partial_rotary_factor\":0.5,\"hidden_act\":\"swigluoai\",\"swiglu_alpha\":1.702,\"swiglu_limit\":7.0,"
     "\"use_qk_norm\":true,\"qk_norm_type\":\"per_head\",\"tie_word_embeddings\":false,\"intermediate_size\":96,"
-    "\"shared_intermediate_size\":32,\"dense_intermediate_size\":128,\"num_local_experts\":16,\"num_experts_per_tok\":4,"
+    "\"shared_intermediate_size\":32,\"dense_intermediate_size\":128,\"num_local_experts\":16,\"num_experts_per_tok\":"
+    "4,"
     "\"n_shared_experts\":1,\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,\"routed_scaling_factor\":2.0,"
     "\"moe_layer_freq\":[0,1,1],\"num_mtp_modules\":0,\"dtype\":\"bfloat16\",\"bos_token_id\":1,\"eos_token_id\":[2,5],"
     "\"sparse_attention_config\":{\"use_sparse_attention\":true,\"sparse_index_dim\":128,\"sparse_num_index_heads\":2,"
@@ -33,16 +36,22 @@ static const char published[] =
 
 /* The same model as transformers 5 saves it. */
 static const char native[] =
-    "{\"architectures\":[\"MiniMaxM3SparseForConditionalGeneration\"],\"model_type\":\"minimax_m3_vl\",\"dtype\":\"bfloat16\","
-    "\"text_config\":{\"model_type\":\"minimax_m3_vl_text\",\"vocab_size\":512,\"hidden_size\":64,\"num_hidden_layers\":3,"
+    "{\"architectures\":[\"MiniMaxM3SparseForConditionalGeneration\"],\"model_type\":\"minimax_m3_vl\",\"dtype\":"
+    "\"bfloat16\","
+    "\"text_config\":{\"model_type\":\"minimax_m3_vl_text\",\"vocab_size\":512,\"hidden_size\":64,\"num_hidden_"
+    "layers\":3,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":128,\"max_position_embeddings\":8192,"
     "\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5000000.0,"
-    "\"partial_rotary_factor\":0.5},\"rotary_dim\":64,\"hidden_act\":\"silu\",\"swiglu_alpha\":1.702,\"swiglu_limit\":7.0,"
-    "\"tie_word_embeddings\":false,\"intermediate_size\":96,\"shared_intermediate_size\":32,\"dense_intermediate_size\":128,"
+    "\"partial_rotary_factor\":0.5},\"rotary_dim\":64,\"hidden_act\":\"silu\",\"swiglu_alpha\":1.702,\"swiglu_limit\":"
+    "7.0,"
+    "\"tie_word_embeddings\":false,\"intermediate_size\":96,\"shared_intermediate_size\":32,\"dense_intermediate_"
+    "size\":128,"
     "\"num_local_experts\":16,\"num_experts_per_tok\":4,\"routed_scaling_factor\":2.0,\"pad_token_id\":null,"
     "\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\"],"
-    "\"layer_types\":[\"full_attention\",\"minimax_m3_sparse\",\"minimax_m3_sparse\"],\"bos_token_id\":1,\"eos_token_id\":2,"
-    "\"index_n_heads\":2,\"index_head_dim\":128,\"index_block_size\":128,\"index_topk_blocks\":4,\"index_local_blocks\":1},"
+    "\"layer_types\":[\"full_attention\",\"minimax_m3_sparse\",\"minimax_m3_sparse\"],\"bos_token_id\":1,\"eos_token_"
+    "id\":2,"
+    "\"index_n_heads\":2,\"index_head_dim\":128,\"index_block_size\":128,\"index_topk_blocks\":4,\"index_local_"
+    "blocks\":1},"
     "\"vision_config\":{\"model_type\":\"minimax_m3_vl_vision\",\"num_hidden_layers\":2,\"hidden_size\":64,"
     "\"num_attention_heads\":2,\"intermediate_size\":128,\"patch_size\":14,\"temporal_patch_size\":2,"
     "\"spatial_merge_size\":2,\"rope_parameters\":{\"rope_type\":\"axial\",\"rope_theta\":10000.0}},"
@@ -202,16 +211,20 @@ static void refusals(void **state)
         {"quantization_config", "{\"quant_method\":\"fp8\"}", "quant_method \"fp8\" is not supported"},
         {"quantization_config", "{}", "no quant_method"},
         {"quantization_config", "{\"quant_method\":\"mxfp8\",\"weight_block_size\":[128,128]}", "weight_block_size"},
-        {"quantization_config", "{\"quant_method\":\"mxfp8\",\"moe_quant_algo\":\"INT4\"}", "moe_quant_algo is \"INT4\""},
-        {"quantization_config", "{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}", "quant_algo \"W4A8_AWQ\""},
+        {"quantization_config", "{\"quant_method\":\"mxfp8\",\"moe_quant_algo\":\"INT4\"}",
+         "moe_quant_algo is \"INT4\""},
+        {"quantization_config", "{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}",
+         "quant_algo \"W4A8_AWQ\""},
         {"quantization_config",
-         "{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"m.q\":{\"quant_algo\":"
+         "{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"m.q\":{\"quant_"
+         "algo\":"
          "\"FP8\"}}}",
          "quant_algo \"FP8\" of m.q"},
         {"quantization_config", "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"}",
          "format \"pack-quantized\" is not supported"},
         {"quantization_config",
-         "{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\",\"config_groups\":{\"group_0\":{\"weights\":{"
+         "{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\",\"config_groups\":{\"group_0\":{"
+         "\"weights\":{"
          "\"num_bits\":4,\"type\":\"int\",\"group_size\":128,\"strategy\":\"group\"}}}}",
          "quantisation group group_0"},
     };
@@ -256,7 +269,9 @@ static void dense_attention(void **state)
     (void)state;
     static const struct {
         const char *field, *value;
-    } ways[] = {{S "use_sparse_attention", "false"}, {T "sparse_attention_config", NULL}, {T "sparse_attention_config", "null"},
+    } ways[] = {{S "use_sparse_attention", "false"},
+                {T "sparse_attention_config", NULL},
+                {T "sparse_attention_config", "null"},
                 {S "sparse_attention_freq", "[0,0,0]"}};
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         char *text = changed(published, ways[i].field, ways[i].value);
@@ -291,9 +306,10 @@ static void quantisation(void **state)
         const char *value, *method, *moe, *format;
     } list[] = {
         {"{\"quant_method\":\"mxfp8\",\"weight_block_size\":[1,32]}", "mxfp8", "", ""},
-        {"{\"quant_method\":\"mxfp8\",\"moe_quant_algo\":\"NVFP4\",\"moe_quant_format\":\"nvfp4-pack-quantized\"}", "mxfp8",
-         "NVFP4", "nvfp4-pack-quantized"},
-        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\",\"kv_cache_quant_algo\":null,\"quantized_layers\":{"
+        {"{\"quant_method\":\"mxfp8\",\"moe_quant_algo\":\"NVFP4\",\"moe_quant_format\":\"nvfp4-pack-quantized\"}",
+         "mxfp8", "NVFP4", "nvfp4-pack-quantized"},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\",\"kv_cache_quant_algo\":null,\"quantized_"
+         "layers\":{"
          "\"a\":{\"quant_algo\":\"MXFP8\"},\"b\":{\"quant_algo\":\"NVFP4\",\"group_size\":16}}}",
          "modelopt", "NVFP4", ""},
         {"{\"quant_method\":\"modelopt\",\"quantization\":{\"quant_algo\":\"MXFP8\"}}", "modelopt", "", ""},
@@ -301,7 +317,8 @@ static void quantisation(void **state)
          "\"weights\":{\"num_bits\":4,\"type\":\"float\",\"group_size\":16,\"strategy\":\"tensor_group\"},"
          "\"targets\":[\"Linear\"]}},\"ignore\":[\"lm_head\"]}",
          "compressed-tensors", "NVFP4", "nvfp4-pack-quantized"},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\",\"config_groups\":{\"a\":{\"weights\":{"
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\",\"config_groups\":{\"a\":{"
+         "\"weights\":{"
          "\"num_bits\":4,\"type\":\"float\",\"group_size\":16,\"strategy\":\"tensor_group\"}},\"b\":{\"weights\":{"
          "\"num_bits\":8,\"type\":\"float\",\"group_size\":32,\"strategy\":\"group\"}}}}",
          "compressed-tensors", "NVFP4", "nvfp4-pack-quantized"},
@@ -319,7 +336,8 @@ static void quantisation(void **state)
 static void broken_json(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"", "{", "[]", "null", "{\"a\":1,\"a\":2}", "{\"a\":1}}", "\xFF", "{\"a\":nan}"};
+    static const char *const texts[] = {"",           "{",    "[]",         "null", "{\"a\":1,\"a\":2}",
+                                        "{\"a\":1}}", "\xFF", "{\"a\":nan}"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         config c;
         draft_config d;
@@ -338,7 +356,8 @@ static void broken_json(void **state)
     }
 }
 
-/* ---- Known geometries --------------------------------------------------------------------------------------------- */
+/* ---- Known geometries ---------------------------------------------------------------------------------------------
+ */
 
 static void known_geometries(void **state)
 {
@@ -432,7 +451,8 @@ static void slices(void **state)
     }
 }
 
-/* ---- The drafter --------------------------------------------------------------------------------------------------- */
+/* ---- The drafter ---------------------------------------------------------------------------------------------------
+ */
 
 static void drafter(void **state)
 {
@@ -466,8 +486,9 @@ static void drafter(void **state)
         {T "dspark_markov_head_type", "\"gated\"", "dspark_markov_head_type is \"gated\""},
         {T "moe_layer_freq", "[0,0,0,0,1]", "experts"},
         {T "moe_layer_freq", "[0]", "1 entries for 5 layers"},
-        {T "layer_types", "[\"sliding_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\","
-                          "\"sliding_attention\"]",
+        {T "layer_types",
+         "[\"sliding_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\","
+         "\"sliding_attention\"]",
          "layer_types of layer 2 is \"full_attention\""},
         {T "sparse_attention_config", "{}", "sparse attention"},
         {T "sliding_window", NULL, "sliding_window is missing"},
@@ -484,7 +505,11 @@ static void drafter(void **state)
     /* taps of slices: max(0, floor((i+1)N/5) - 1) */
     static const struct {
         int layers, taps[5];
-    } cuts[] = {{2, {0, 0, 0, 0, 1}}, {4, {0, 0, 1, 2, 3}}, {5, {0, 1, 2, 3, 4}}, {12, {1, 3, 6, 8, 11}}, {59, {10, 22, 34, 46, 58}}};
+    } cuts[] = {{2, {0, 0, 0, 0, 1}},
+                {4, {0, 0, 1, 2, 3}},
+                {5, {0, 1, 2, 3, 4}},
+                {12, {1, 3, 6, 8, 11}},
+                {59, {10, 22, 34, 46, 58}}};
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
         assert_true(config_known("m3.1-flash", &c));
         assert_int_equal(config_slice(&c, cuts[i].layers, -1, NULL), HY_OK);
@@ -496,10 +521,10 @@ static void drafter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_spellings), cmocka_unit_test(refusals),        cmocka_unit_test(accepted),
+        cmocka_unit_test(both_spellings),  cmocka_unit_test(refusals),         cmocka_unit_test(accepted),
         cmocka_unit_test(dense_attention), cmocka_unit_test(top_level_fields), cmocka_unit_test(quantisation),
-        cmocka_unit_test(broken_json),    cmocka_unit_test(known_geometries), cmocka_unit_test(round_trips),
-        cmocka_unit_test(slices),         cmocka_unit_test(drafter),
+        cmocka_unit_test(broken_json),     cmocka_unit_test(known_geometries), cmocka_unit_test(round_trips),
+        cmocka_unit_test(slices),          cmocka_unit_test(drafter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

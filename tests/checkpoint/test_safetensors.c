@@ -69,12 +69,11 @@ static void refused(const char *header, size_t data_bytes, const char *words)
 static void reads(void **state)
 {
     (void)state;
-    static const char header[] =
-        "{\"__metadata__\":{\"format\":\"pt\",\"\\u00e9\":\"\\ud83d\\ude00\\n\"},"
-        "\"late\":{\"data_offsets\":[8,14],\"shape\":[1,3],\"dtype\":\"BF16\"},"
-        "\"a\\\"\\u0041/\":{ \"dtype\" : \"F32\", \"shape\":[2], \"data_offsets\":[0,8] },"
-        "\"empty\":{\"dtype\":\"I64\",\"shape\":[3,0],\"data_offsets\":[8,8]},"
-        "\"scalar\":{\"dtype\":\"F8_E8M0\",\"shape\":[],\"data_offsets\":[14,15]}}   \n";
+    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\",\"\\u00e9\":\"\\ud83d\\ude00\\n\"},"
+                                 "\"late\":{\"data_offsets\":[8,14],\"shape\":[1,3],\"dtype\":\"BF16\"},"
+                                 "\"a\\\"\\u0041/\":{ \"dtype\" : \"F32\", \"shape\":[2], \"data_offsets\":[0,8] },"
+                                 "\"empty\":{\"dtype\":\"I64\",\"shape\":[3,0],\"data_offsets\":[8,8]},"
+                                 "\"scalar\":{\"dtype\":\"F8_E8M0\",\"shape\":[],\"data_offsets\":[14,15]}}   \n";
     size_t size;
     uint8_t *file = make(strlen(header), header, strlen(header), 15, &size);
     safetensors *st = NULL;
@@ -108,8 +107,9 @@ static void every_dtype(void **state)
     static const struct {
         const char *name;
         size_t bytes;
-    } list[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},
-                {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
+    } list[] = {{"BOOL", 1}, {"U8", 1},      {"I8", 1},      {"I16", 2},    {"U16", 2}, {"F16", 2},
+                {"BF16", 2}, {"I32", 4},     {"U32", 4},     {"F32", 4},    {"F64", 8}, {"I64", 8},
+                {"U64", 8},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         tensor_dtype d;
         assert_true(tensor_dtype_parse(list[i].name, strlen(list[i].name), &d));
@@ -136,7 +136,7 @@ static void bad_lengths(void **state)
     static const struct {
         uint64_t length;
         const char *words;
-    } list[] = {{n + 9, "header length"}, {100000001, "more than"}, {UINT64_MAX, "more than"},
+    } list[] = {{n + 9, "header length"},      {100000001, "more than"}, {UINT64_MAX, "more than"},
                 {UINT64_MAX - 7, "more than"}, {INT64_MAX, "more than"}, {0, "does not begin"}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         file = make(list[i].length, header, n, 8, &size);
@@ -154,7 +154,8 @@ static void bad_headers(void **state)
         const char *words;
     } list[] = {
         /* offsets */
-        {ONE("t", "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]"), 9, "tensor t of f.safetensors needs 8 bytes"},
+        {ONE("t", "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]"), 9,
+         "tensor t of f.safetensors needs 8 bytes"},
         {ONE("t", F32_2), 7, "tensor t lies out of range"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]"), 8, "tensor t lies out of range"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[18446744073709551608,18446744073709551615]"), 8,
@@ -168,7 +169,8 @@ static void bad_headers(void **state)
         {ONE("t", F32_2), 9, "1 bytes at the end"},
         {"{}", 3, "3 bytes at the end"},
         /* shapes and dtypes */
-        {ONE("t", "\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "tensor t of f.safetensors has the unknown dtype F33"},
+        {ONE("t", "\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]"), 8,
+         "tensor t of f.safetensors has the unknown dtype F33"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, "overflows"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]"), 0, "overflows"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,0]"), 0, "too large"},
@@ -176,7 +178,8 @@ static void bad_headers(void **state)
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "whole number"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]"), 8, "begins with 0"},
         {ONE("t", "\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, "a list was expected"},
-        {ONE("t", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]"), 1, "more than 8 dimensions"},
+        {ONE("t", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]"), 1,
+         "more than 8 dimensions"},
         /* fields */
         {ONE("t", "\"shape\":[2],\"data_offsets\":[0,8]"), 8, "tensor t of f.safetensors has no dtype"},
         {ONE("t", "\"dtype\":\"F32\",\"data_offsets\":[0,8]"), 8, "has no shape"},
@@ -217,8 +220,9 @@ static void bad_headers(void **state)
 static void every_byte_flipped(void **state)
 {
     (void)state;
-    static const char header[] = "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
-                                 "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[8,12]}}";
+    static const char header[] =
+        "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[8,12]}}";
     const size_t n = sizeof header - 1;
     size_t size;
     uint8_t *file = make(n, header, n, 12, &size);
@@ -244,7 +248,9 @@ static void write_and_read(void **state)
 {
     (void)state;
     static const safetensors_entry entries[] = {
-        {"w \"q\" \xC3\xA9", TENSOR_BF16, 2, {3, 5}}, {"s", TENSOR_F32, 0, {0}}, {"none", TENSOR_U8, 2, {0, 7}},
+        {"w \"q\" \xC3\xA9", TENSOR_BF16, 2, {3, 5}},
+        {"s", TENSOR_F32, 0, {0}},
+        {"none", TENSOR_U8, 2, {0, 7}},
         {"big", TENSOR_F32, 1, {700000}},
     };
     static const char *const metadata[] = {"format", "pt", "quote", "\"\n"};
