@@ -38,12 +38,11 @@
     "Here are the tools available in JSONSchema format:\n\n<tools>\n"
 #define TOOLS_USAGE                                                                                                    \
     "</tools>\n\nTo call tools, wrap all invocations in a single " NS "<tool_call>" NS "</tool_call> block. "          \
-    "Parameter values containing nested objects or arrays are recursively expanded into XML elements. Example:\n\n"    \
-    NS "<tool_call>\n"                                                                                                 \
-    NS "<invoke name=\"tool-name-1\">" NS "<param-1>value-1" NS "</param-1>" NS "<param-2>" NS "<item>"                \
-    NS "<key-a>val-a" NS "</key-a>" NS "<key-b>val-b" NS "</key-b>" NS "</item>" NS "</param-2>" NS "</invoke>\n"      \
-    NS "<invoke name=\"tool-name-2\">" NS "<param-1>value-1" NS "</param-1>" NS "</invoke>\n"                          \
-    NS "</tool_call>"
+    "Parameter values containing nested objects or arrays are recursively expanded into XML elements. Example:\n\n" NS \
+    "<tool_call>\n" NS "<invoke name=\"tool-name-1\">" NS "<param-1>value-1" NS "</param-1>" NS "<param-2>" NS         \
+    "<item>" NS "<key-a>val-a" NS "</key-a>" NS "<key-b>val-b" NS "</key-b>" NS "</item>" NS "</param-2>" NS           \
+    "</invoke>\n" NS "<invoke name=\"tool-name-2\">" NS "<param-1>value-1" NS "</param-1>" NS "</invoke>\n" NS         \
+    "</tool_call>"
 
 enum { NESTING_LIMIT = 200 }; /* levels of a tool call's arguments; rendering recurses */
 
@@ -139,8 +138,8 @@ static hy_status append_part(render *r, const json_t *part, size_t i, size_t k, 
     }
     const char *type = json_string_value(json_object_get(part, "type"));
     if (!type)
-        return error_set(r->err, HY_BAD_INPUT, "messages[%zu].content[%zu] is neither a string nor an object with a type",
-                         i, k);
+        return error_set(r->err, HY_BAD_INPUT,
+                         "messages[%zu].content[%zu] is neither a string nor an object with a type", i, k);
     if (strcmp(type, "text") == 0) {
         const json_t *text = json_object_get(part, "text");
         if (!json_is_string(text))
@@ -197,7 +196,8 @@ static hy_status put_tool(render *r, const json_t *tool, size_t i)
     static const char *const keys[] = {"name", "description", "parameters", "strict", "defer_loading"};
     const json_t *function = json_object_get(tool, "function");
     if (!json_is_object(function)) return error_set(r->err, HY_BAD_INPUT, "tools[%zu].function is not an object", i);
-    const json_t *description = json_object_get(function, "description"), *parameters = json_object_get(function, "parameters");
+    const json_t *description = json_object_get(function, "description"),
+                 *parameters = json_object_get(function, "parameters");
     if (!json_is_string(json_object_get(function, "name")))
         return error_set(r->err, HY_BAD_INPUT, "tools[%zu].function.name is not a string", i);
     if (!absent(description) && !json_is_string(description))
@@ -314,7 +314,8 @@ static hy_status put_xml(render *r, const json_t *value, int depth)
     size_t i;
     hy_status s = HY_OK;
     if (depth > NESTING_LIMIT)
-        return error_set(r->err, HY_BAD_INPUT, "arguments of a tool call are nested deeper than %d levels", NESTING_LIMIT);
+        return error_set(r->err, HY_BAD_INPUT, "arguments of a tool call are nested deeper than %d levels",
+                         NESTING_LIMIT);
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         json_object_foreach((json_t *)value, key, item)
@@ -333,11 +334,8 @@ static hy_status put_xml(render *r, const json_t *value, int depth)
             put(r, NS "</item>");
         }
         return HY_OK;
-    case JSON_STRING:
-        append_json_string(value, r->out);
-        return HY_OK;
-    case JSON_NULL:
-        return HY_OK;
+    case JSON_STRING: append_json_string(value, r->out); return HY_OK;
+    case JSON_NULL: return HY_OK;
     default:
         python_json(value, r->out); /* true, false, numbers */
         return HY_OK;
@@ -358,16 +356,16 @@ static hy_status read_arguments(render *r, const json_t *given, size_t i, size_t
     }
     hy_error inner = {0};
     if (json_is_string(given)) {
-        json_t *parsed = json_read(json_string_value(given), json_string_length(given), JSON_DECODE_ANY | JSON_ALLOW_NUL,
-                                   HY_BAD_INPUT, "", &inner);
+        json_t *parsed = json_read(json_string_value(given), json_string_length(given),
+                                   JSON_DECODE_ANY | JSON_ALLOW_NUL, HY_BAD_INPUT, "", &inner);
         if (json_is_object(parsed)) {
             *owned = parsed;
             return HY_OK;
         }
         json_decref(parsed);
     }
-    return error_set(r->err, HY_BAD_INPUT, "messages[%zu].tool_calls[%zu].function.arguments is not a JSON object%s%s", i, k,
-                     *inner.message ? ": " : "", inner.message);
+    return error_set(r->err, HY_BAD_INPUT, "messages[%zu].tool_calls[%zu].function.arguments is not a JSON object%s%s",
+                     i, k, *inner.message ? ": " : "", inner.message);
 }
 
 static hy_status put_call(render *r, const json_t *call, size_t i, size_t k)
@@ -515,8 +513,9 @@ static hy_status read_kwargs(render *r, const json_t *kwargs)
     if (!flag(kwargs, "add_generation_prompt", !r->continue_final, &r->generate))
         return error_set(r->err, HY_BAD_INPUT, "add_generation_prompt is not a boolean");
     if (r->generate && r->continue_final)
-        return error_set(r->err, HY_BAD_INPUT,
-                         "continue_final_message and add_generation_prompt exclude each other: set one of them to false");
+        return error_set(
+            r->err, HY_BAD_INPUT,
+            "continue_final_message and add_generation_prompt exclude each other: set one of them to false");
     const json_t *mode = json_object_get(kwargs, "thinking_mode");
     r->thinking = mode ? THINK_OTHER : THINK_UNSET;
     for (int m = THINK_ENABLED; m <= THINK_ADAPTIVE; m++)
@@ -543,10 +542,11 @@ hy_status text_template_render(const text_template *chat, const json_t *messages
                                const json_t *kwargs, buffer *out, hy_error *err)
 {
     if (chat->kind == TEXT_TEMPLATE_UNKNOWN)
-        return error_at(err, HY_UNSUPPORTED, chat->source,
-                        "this model's chat template is not known (SHA-256 %.16s...): --chat-template minimax-m3 forces the "
-                        "built-in renderer",
-                        chat->sha256);
+        return error_at(
+            err, HY_UNSUPPORTED, chat->source,
+            "this model's chat template is not known (SHA-256 %.16s...): --chat-template minimax-m3 forces the "
+            "built-in renderer",
+            chat->sha256);
     render r = {.out = out, .err = err, .messages = messages};
     size_t next = 0;
     hy_status s = check_messages(&r);

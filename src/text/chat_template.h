@@ -39,9 +39,9 @@ typedef struct text_template {
 
 /*
  * Which template a folder has: chat_template.jinja, else `chat_template` in chat_template.json, else the same in
- * tokenizer_config.json (a string, or the entry "default" of a list). `option` is NULL, "auto" or "minimax-m3", which forces the built-in renderer whatever the
- * folder has; anything else is HY_USAGE. `folder` may be NULL: none. An unknown template is not an error here, so that
- * the model opens. HY_BAD_MODEL: a file that cannot be understood.
+ * tokenizer_config.json (a string, or the entry "default" of a list). `option` is NULL, "auto" or "minimax-m3", which
+ * forces the built-in renderer whatever the folder has; anything else is HY_USAGE. `folder` may be NULL: none. An
+ * unknown template is not an error here, so that the model opens. HY_BAD_MODEL: a file that cannot be understood.
  */
 hy_status text_template_detect(const char *folder, const char *option, text_template *out, hy_error *err);
 

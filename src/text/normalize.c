@@ -18,7 +18,8 @@ static bool is_plain(uint32_t c)
     if (c < 0x2000) return (c >= 0x38E && c <= 0x482) || (c >= 0x48A && c <= 0x52F);
     if (c < 0x3000) return (c >= 0x2010 && c <= 0x2027) || (c >= 0x2030 && c <= 0x205E) || (c >= 0x2500 && c <= 0x27BF);
     if (c < 0xAC00)
-        return c <= 0x3029 || (c >= 0x3041 && c <= 0x3096) || (c >= 0x309B && c <= 0x30FF) || (c >= 0x4E00 && c <= 0x9FFF);
+        return c <= 0x3029 || (c >= 0x3041 && c <= 0x3096) || (c >= 0x309B && c <= 0x30FF) ||
+               (c >= 0x4E00 && c <= 0x9FFF);
     return c <= 0xD7A3 || (c >= 0xFF01 && c <= 0xFFEE) || (c >= 0x1F300 && c <= 0x1FAFF);
 }
 
@@ -49,7 +50,7 @@ static unsigned combining_class(int32_t c)
     return (unsigned)utf8proc_get_property(c)->combining_class & 0xFF;
 }
 
-/* Puts a run of combining marks into the order of their classes, stable: insertion for short ones, counting for long. */
+/* Puts a run of combining marks into the order of their classes, stable: by insertion, long runs by counting. */
 static bool order_marks(int32_t *c, size_t count)
 {
     if (count <= 32) {
@@ -106,8 +107,7 @@ static void normalize_piece(const char *s, size_t length, buffer *out)
         if (!order_marks(c + start, i - start)) out->failed = true;
         if (i == start) i++;
     }
-    utf8proc_ssize_t n =
-        utf8proc_normalize_utf32(c, (utf8proc_ssize_t)count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+    utf8proc_ssize_t n = utf8proc_normalize_utf32(c, (utf8proc_ssize_t)count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     if (n < 0) out->failed = true;
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char bytes4[4];
@@ -127,9 +127,10 @@ void normalize_nfc(const char *s, size_t length, buffer *out)
         }
         /* The character before the odd one may join with it: it belongs to the piece. */
         size_t start = at + plain;
-        if (plain)
-            do start--;
-            while (((unsigned char)s[start] & 0xC0) == 0x80);
+        while (start > at) {
+            start--;
+            if (((unsigned char)s[start] & 0xC0) != 0x80) break;
+        }
         buffer_append(out, s + at, start - at);
         size_t end = at + plain;
         while (end < length) {

@@ -69,23 +69,17 @@ static int class_of(uint32_t c)
     if (is_wide_space(c)) return SPACE;
     switch (utf8proc_category((utf8proc_int32_t)c)) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
-        return UPPER_LETTER;
-    case UTF8PROC_CATEGORY_LL:
-        return LOWER_LETTER;
+    case UTF8PROC_CATEGORY_LT: return UPPER_LETTER;
+    case UTF8PROC_CATEGORY_LL: return LOWER_LETTER;
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-        return OTHER_LETTER;
+    case UTF8PROC_CATEGORY_LO: return OTHER_LETTER;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-        return MARK;
+    case UTF8PROC_CATEGORY_ME: return MARK;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return NUMBER;
-    default:
-        return OTHER;
+    case UTF8PROC_CATEGORY_NO: return NUMBER;
+    default: return OTHER;
     }
 }
 

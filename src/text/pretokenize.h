@@ -22,7 +22,7 @@ extern const pretokenize_rules pretokenize_m3;
 /* The rules of a pattern as tokenizer.json spells it; false for one that is not known. */
 bool pretokenize_find(const char *pattern, pretokenize_rules *rules);
 
-/* The end of the pre-token that starts at `at` < length; s must be valid UTF-8. Pieces follow each other without gaps. */
+/* The end of the pre-token that starts at `at` < length, where the next one starts; s must be valid UTF-8. */
 size_t pretokenize_next(const pretokenize_rules *rules, const char *s, size_t length, size_t at);
 
 #endif

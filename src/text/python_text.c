@@ -100,29 +100,13 @@ static void python_dict(const json_t *dict, buffer *out)
 void python_json(const json_t *value, buffer *out)
 {
     switch (value ? json_typeof(value) : JSON_NULL) {
-    case JSON_OBJECT:
-        python_dict(value, out);
-        break;
-    case JSON_ARRAY:
-        python_list(value, out);
-        break;
-    case JSON_STRING:
-        python_string(json_string_value(value), json_string_length(value), out);
-        break;
-    case JSON_INTEGER:
-        buffer_printf(out, "%lld", (long long)json_integer_value(value));
-        break;
-    case JSON_REAL:
-        python_float(json_real_value(value), out);
-        break;
-    case JSON_TRUE:
-        buffer_string(out, "true");
-        break;
-    case JSON_FALSE:
-        buffer_string(out, "false");
-        break;
-    case JSON_NULL:
-        buffer_string(out, "null");
-        break;
+    case JSON_OBJECT: python_dict(value, out); break;
+    case JSON_ARRAY: python_list(value, out); break;
+    case JSON_STRING: python_string(json_string_value(value), json_string_length(value), out); break;
+    case JSON_INTEGER: buffer_printf(out, "%lld", (long long)json_integer_value(value)); break;
+    case JSON_REAL: python_float(json_real_value(value), out); break;
+    case JSON_TRUE: buffer_string(out, "true"); break;
+    case JSON_FALSE: buffer_string(out, "false"); break;
+    case JSON_NULL: buffer_string(out, "null"); break;
     }
 }

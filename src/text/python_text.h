@@ -8,8 +8,8 @@
 
 #include <jansson.h>
 
-/* repr(float): the shortest digits that read back equal; an exponent below 1e-4 and from 1e16 on; always with ".0" or an
- * exponent. The value is finite. */
+/* repr(float): the shortest digits that read back equal; an exponent below 1e-4 and from 1e16 on; always with ".0" or
+ * an exponent. The value is finite. */
 void python_float(double value, buffer *out);
 
 /* json.dumps(value, ensure_ascii=False): ", " and ": " between things, order of keys kept, non-ASCII kept. */

@@ -106,14 +106,17 @@ hy_status text_template_detect(const char *folder, const char *option, text_temp
         return HY_OK;
     }
     if (option && strcmp(option, "auto") != 0)
-        return error_at(err, HY_USAGE, "--chat-template", "\"%.60s\" is not a chat template: auto or minimax-m3", option);
+        return error_at(err, HY_USAGE, "--chat-template", "\"%.60s\" is not a chat template: auto or minimax-m3",
+                        option);
     hy_status s = folder ? detect_in_folder(folder, &found, err) : HY_OK;
     if (s) return s;
     if (found.kind == TEXT_TEMPLATE_NONE)
         log_line(HY_LOG_INFO, "no chat template in the model's folder: MiniMax-M3's is used");
     if (found.kind == TEXT_TEMPLATE_UNKNOWN)
-        log_line(HY_LOG_WARNING, "%s is not a chat template that is known (SHA-256 %.16s...): no chat until --chat-template "
-                 "minimax-m3 forces the built-in renderer", found.source, found.sha256);
+        log_line(HY_LOG_WARNING,
+                 "%s is not a chat template that is known (SHA-256 %.16s...): no chat until --chat-template "
+                 "minimax-m3 forces the built-in renderer",
+                 found.source, found.sha256);
     *out = found;
     return HY_OK;
 }

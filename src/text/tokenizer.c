@@ -106,8 +106,8 @@ static void emit(encoder *e, const int32_t *ids, size_t count)
 }
 
 /*
- * One pre-token. Most are tokens themselves; then the merges need not be run if they are known to give that token, which
- * is found out once and kept. Threads may find it out at the same time: they write the same answer.
+ * One pre-token. Most are tokens themselves; then the merges need not be run if they are known to give that token,
+ * which is found out once and kept. Threads may find it out at the same time: they write the same answer.
  */
 static void encode_pretoken(encoder *e, const char *s, size_t length)
 {
@@ -174,11 +174,12 @@ static void encode_text(encoder *e, const char *s, size_t length, bool parse_add
     }
 }
 
-hy_status text_tokenizer_encode(const text_tokenizer *tok, const char *text, size_t length, bool parse_added, hy_ids *out,
-                                hy_error *err)
+hy_status text_tokenizer_encode(const text_tokenizer *tok, const char *text, size_t length, bool parse_added,
+                                hy_ids *out, hy_error *err)
 {
     if (length > INT32_MAX)
-        return error_set(err, HY_BAD_INPUT, "a text of %zu bytes is too long: at most %d are encoded", length, INT32_MAX);
+        return error_set(err, HY_BAD_INPUT, "a text of %zu bytes is too long: at most %d are encoded", length,
+                         INT32_MAX);
     for (size_t at = 0; at < length;) {
         size_t n = (unsigned char)text[at] < 0x80 ? 1 : utf8_valid(text + at, length - at);
         if (!n)

@@ -34,7 +34,7 @@ int tokenizer_file_byte(uint32_t code)
 {
     if (code < 0x100) return stands_for_itself(code) ? (int)code : -1;
     if (code > 0x143) return -1;
-    if (code <= 0x120) return (int)code - 0x100;        /* 0x00 .. 0x20 */
+    if (code <= 0x120) return (int)code - 0x100;            /* 0x00 .. 0x20 */
     return code == 0x143 ? 0xAD : (int)code - 0x121 + 0x7F; /* 0x7F .. 0xA0, then 0xAD */
 }
 
@@ -84,7 +84,8 @@ static hy_status read_normalizer(reader *r, const json_t *j)
         return HY_OK;
     }
     if (strcmp(type_of(j), "Sequence") != 0)
-        return error_at(r->err, HY_BAD_MODEL, r->what, "normalizer \"%.40s\" is not supported: NFC or none", type_of(j));
+        return error_at(r->err, HY_BAD_MODEL, r->what, "normalizer \"%.40s\" is not supported: NFC or none",
+                        type_of(j));
     size_t i;
     json_t *part, *parts = json_object_get(j, "normalizers");
     if (!json_is_array(parts)) return bad(r, "normalizer.normalizers", "is not a list");
@@ -105,7 +106,8 @@ static hy_status read_split(reader *r, const json_t *j)
     if (!pattern) return bad(r, "pre_tokenizer.pattern", "is not a Regex");
     if (!pretokenize_find(pattern, &r->v->rules))
         return error_at(r->err, HY_BAD_MODEL, r->what,
-                        "pre_tokenizer pattern is not one that is known (those of MiniMax-M3 and o200k): %.300s", pattern);
+                        "pre_tokenizer pattern is not one that is known (those of MiniMax-M3 and o200k): %.300s",
+                        pattern);
     const char *behavior = json_string_value(json_object_get(j, "behavior"));
     bool invert = json_is_true(json_object_get(j, "invert"));
     if (!behavior || strcmp(behavior, invert ? "Removed" : "Isolated") != 0)
@@ -139,7 +141,8 @@ static hy_status read_rest(reader *r, const json_t *root)
 {
     const json_t *decoder = json_object_get(root, "decoder"), *post = json_object_get(root, "post_processor");
     if (is_set(decoder) && strcmp(type_of(decoder), "ByteLevel") != 0)
-        return error_at(r->err, HY_BAD_MODEL, r->what, "decoder \"%.40s\" is not supported: ByteLevel", type_of(decoder));
+        return error_at(r->err, HY_BAD_MODEL, r->what, "decoder \"%.40s\" is not supported: ByteLevel",
+                        type_of(decoder));
     if (is_set(post) && strcmp(type_of(post), "ByteLevel") != 0)
         log_line(HY_LOG_WARNING, "%s: post_processor \"%.40s\" is not applied: no tokens are added to a text", r->what,
                  type_of(post));
@@ -159,7 +162,8 @@ static hy_status read_vocabulary(reader *r, json_t *vocab)
             return error_at(r->err, HY_BAD_MODEL, r->what, "model.vocab: the id of \"%.60s\" is not an integer", key);
         token_bytes(key, strlen(key), &r->a);
         if (!buffer_ok(&r->a)) return error_memory(r->err, "a token", strlen(key));
-        hy_status s = vocabulary_add(r->v, json_integer_value(value), r->a.data, r->a.length, TOKEN_MODEL, r->what, r->err);
+        hy_status s =
+            vocabulary_add(r->v, json_integer_value(value), r->a.data, r->a.length, TOKEN_MODEL, r->what, r->err);
         if (s) return s;
     }
     return HY_OK;
@@ -195,8 +199,8 @@ static hy_status read_merge(reader *r, const json_t *j, size_t rank)
     if (!buffer_ok(&r->a) || !buffer_ok(&r->b)) return error_memory(r->err, "a merge", na + nb);
     int32_t both = vocabulary_find(r->v, r->a.data, r->a.length);
     if (left < 0 || right < 0 || both < 0)
-        return error_at(r->err, HY_BAD_MODEL, r->what, "model.merges[%zu]: a part or the result is not in the vocabulary",
-                        rank);
+        return error_at(r->err, HY_BAD_MODEL, r->what,
+                        "model.merges[%zu]: a part or the result is not in the vocabulary", rank);
     if (!vocabulary_add_merge(r->v, left, right, both, (uint32_t)rank))
         return error_memory(r->err, "the merges", rank * sizeof(vocabulary_merge));
     return HY_OK;
@@ -204,7 +208,8 @@ static hy_status read_merge(reader *r, const json_t *j, size_t rank)
 
 static hy_status read_model(reader *r, const json_t *model)
 {
-    static const char *const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
+    static const char *const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                          "byte_fallback"};
     if (!json_is_object(model)) return bad(r, "model", "is missing");
     const char *type = type_of(model);
     if (*type && strcmp(type, "BPE") != 0)
@@ -247,7 +252,8 @@ static hy_status read_added_token(reader *r, const json_t *j, size_t i)
         /* It is looked for in normalised text, where only its own form C can be met. */
         buffer_clear(&r->a);
         normalize_nfc(json_string_value(content), json_string_length(content), &r->a);
-        if (r->a.length != json_string_length(content) || memcmp(r->a.data, json_string_value(content), r->a.length) != 0)
+        if (r->a.length != json_string_length(content) ||
+            memcmp(r->a.data, json_string_value(content), r->a.length) != 0)
             return error_at(r->err, HY_BAD_MODEL, r->what,
                             "added_tokens[%zu] is \"normalized\" but not in form C, which is not supported", i);
     }

@@ -15,6 +15,7 @@ enum {
 };
 
 /* MiniMax-M3's added tokens, from id 200000 on. */
+/* clang-format off */
 static const char *const m3_added[] = {
     "]!p~[", "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<reponame>", "<filename>", "<gh_stars>",
     "<issue_start>", "<issue_comment>", "<issue_closed>", "<jupyter_start>", "<jupyter_text>", "<jupyter_code>",
@@ -27,6 +28,7 @@ static const char *const m3_added[] = {
     "]<]frame[>[", "]<]start of frame[>[", "]<]end of frame[>[", "<|content_altered_placeholder|>", "]<]minimax[>[",
     "<mm:think>", "</mm:think>",
 };
+/* clang-format on */
 
 /* The six bits of a base64 digit, -1 for anything else. */
 static int digit(char c)
@@ -59,7 +61,8 @@ static bool decode(const char *s, size_t length, unsigned char *out, size_t *cou
     return true;
 }
 
-static hy_status read_line(vocabulary *v, const char *line, size_t length, size_t number, const char *what, hy_error *err)
+static hy_status read_line(vocabulary *v, const char *line, size_t length, size_t number, const char *what,
+                           hy_error *err)
 {
     unsigned char bytes[TOKEN_LIMIT + 3];
     const char *space = memchr(line, ' ', length);
@@ -71,8 +74,8 @@ static hy_status read_line(vocabulary *v, const char *line, size_t length, size_
         rank = rank * 10 + (space[1 + i] - '0');
     }
     if (!good)
-        return error_at(err, HY_BAD_MODEL, what, "line %zu is not \"base64 rank\": neither a rank file nor a tokenizer.json",
-                        number);
+        return error_at(err, HY_BAD_MODEL, what,
+                        "line %zu is not \"base64 rank\": neither a rank file nor a tokenizer.json", number);
     return vocabulary_add(v, rank, bytes, count, TOKEN_MODEL, what, err);
 }
 

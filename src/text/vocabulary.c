@@ -90,8 +90,8 @@ hy_status vocabulary_add(vocabulary *v, int64_t id, const void *bytes, size_t le
         return error_at(err, HY_BAD_MODEL, what, "token id %lld is not between 0 and %d: the file is damaged",
                         (long long)id, VOCABULARY_LIMIT - 1);
     if (length == 0 || length > INT32_MAX)
-        return error_at(err, HY_BAD_MODEL, what, "token %lld has a text of %zu bytes: the file is damaged", (long long)id,
-                        length);
+        return error_at(err, HY_BAD_MODEL, what, "token %lld has a text of %zu bytes: the file is damaged",
+                        (long long)id, length);
     if (!reach(v, (int32_t)id)) return error_memory(err, "the vocabulary", (size_t)id * sizeof *v->tokens);
     vocabulary_token *t = &v->tokens[id];
     if (t->flags) {
@@ -199,7 +199,8 @@ hy_status vocabulary_finish(vocabulary *v, const char *what, hy_error *err)
         v->byte_id[b] = vocabulary_find(v, &byte, 1);
         if (v->byte_id[b] == VOCABULARY_NONE)
             return error_at(err, HY_BAD_MODEL, what,
-                            "the vocabulary has no token for byte 0x%02X: only byte-level vocabularies are supported", b);
+                            "the vocabulary has no token for byte 0x%02X: only byte-level vocabularies are supported",
+                            b);
     }
     sort_set(v, &v->raw);
     sort_set(v, &v->normalized);

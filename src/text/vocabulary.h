@@ -47,15 +47,15 @@ typedef struct vocabulary_added {
 typedef struct vocabulary {
     vocabulary_token *tokens; /* [size] */
     size_t token_capacity;
-    int32_t size; /* largest id + 1 */
-    buffer bytes; /* each token's bytes and a NUL */
+    int32_t size;           /* largest id + 1 */
+    buffer bytes;           /* each token's bytes and a NUL */
     vocabulary_slot *slots; /* [slot_mask + 1] */
     size_t slot_mask, slot_count;
     vocabulary_merge *merges; /* [merge_mask + 1] */
     size_t merge_mask, merge_count;
     int32_t byte_id[256];
-    vocabulary_added raw;        /* matched before normalisation */
-    vocabulary_added normalized; /* matched after it */
+    vocabulary_added raw;         /* matched before normalisation */
+    vocabulary_added normalized;  /* matched after it */
     _Atomic unsigned char *whole; /* [size] 0 not known yet, 1 the token's bytes encode to it alone, 2 they do not */
     pretokenize_rules rules;
     bool nfc;

@@ -13,8 +13,9 @@
 
 #define NS "]<]minimax[>["
 #define WEATHER                                                                                                        \
-    "{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"description\":\"Current weather\",\"parameters\":" \
-    "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"}},"             \
+    "{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"description\":\"Current "                         \
+    "weather\",\"parameters\":"                                                                                        \
+    "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"}},"            \
     "\"required\":[\"city\"]}}}"
 #define ORDER                                                                                                          \
     "{\"type\":\"function\",\"function\":{\"name\":\"make_order\",\"description\":null,\"parameters\":{\"type\":"      \
@@ -63,19 +64,23 @@ static void test_whole_prompts(void **state)
         {"[{\"role\":\"user\",\"content\":\"Hi\"}]", "[]", "{\"thinking_mode\":\"enabled\"}", 855, "19b3a8091e93937e"},
         {"[{\"role\":\"system\",\"content\":\"Answer in French.\"},{\"role\":\"user\",\"content\":\"Hi\"}]", NULL,
          "{\"thinking_mode\":\"disabled\"}", 782, "ce0635024d6afab2"},
-        {"[{\"role\":\"user\",\"content\":\"1+1?\"},{\"role\":\"assistant\",\"content\":\"2\",\"reasoning_content\":\"easy\"},"
+        {"[{\"role\":\"user\",\"content\":\"1+1?\"},{\"role\":\"assistant\",\"content\":\"2\",\"reasoning_content\":"
+         "\"easy\"},"
          "{\"role\":\"user\",\"content\":\"2+2?\"},{\"role\":\"assistant\",\"content\":\"4\"},"
          "{\"role\":\"user\",\"content\":\"3+3?\"}]",
          NULL, "{}", 966, "efab3e1998fbc5bf"},
         {"[{\"role\":\"user\",\"content\":\"Weather in Paris and Oslo?\"},{\"role\":\"assistant\",\"content\":\"\","
-         "\"reasoning\":\"Need two calls.\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\","
-         "\"arguments\":{\"city\":\"Paris\",\"days\":2}}},{\"type\":\"function\",\"function\":{\"name\":\"get_weather\","
+         "\"reasoning\":\"Need two "
+         "calls.\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\","
+         "\"arguments\":{\"city\":\"Paris\",\"days\":2}}},{\"type\":\"function\",\"function\":{\"name\":\"get_"
+         "weather\","
          "\"arguments\":\"{\\\"city\\\": \\\"Oslo\\\", \\\"days\\\": null}\"}}]},"
          "{\"role\":\"tool\",\"content\":\"{\\\"t\\\": 21}\"},{\"role\":\"tool\",\"content\":\"{\\\"t\\\": 9}\"}]",
          "[" WEATHER "]", "{\"thinking_mode\":\"enabled\"}", 2314, "b060598ff9a76246"},
         {"[{\"role\":\"user\",\"content\":\"Order\"},{\"role\":\"assistant\",\"content\":\"Sure.\",\"tool_calls\":"
          "[{\"type\":\"function\",\"function\":{\"name\":\"make_order\",\"arguments\":{\"items\":[{\"sku\":\"a<b\","
-         "\"qty\":2},{\"sku\":\"c\",\"qty\":1}],\"gift\":true,\"note\":null}}}]},{\"role\":\"tool\",\"content\":\"ok\"}]",
+         "\"qty\":2},{\"sku\":\"c\",\"qty\":1}],\"gift\":true,\"note\":null}}}]},{\"role\":\"tool\",\"content\":\"ok\"}"
+         "]",
          "[" ORDER "]", "{\"thinking_mode\":\"disabled\"}", 2401, "3f2113f5b1709500"},
         {"[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
          "\"<mm:think>\\nplan\\n</mm:think>\\nanswer\\n\"},{\"role\":\"user\",\"content\":\"y\"}]",
@@ -101,7 +106,8 @@ static void turns(const char *messages, const char *want)
 {
     buffer out = {0};
     hy_error err = {0};
-    if (render(messages, NULL, "{\"add_generation_prompt\":false}", &out, &err)) fail_msg("%s: %s", messages, err.message);
+    if (render(messages, NULL, "{\"add_generation_prompt\":false}", &out, &err))
+        fail_msg("%s: %s", messages, err.message);
     const char *at = strstr(out.data, "]~b]developer\n");
     assert_non_null(at);
     at = strstr(at, "[e~[\n");
@@ -120,7 +126,8 @@ static void test_content(void **state)
     turns("[" U("\"a\"") "]", "]~b]user\na[e~[\n");
     turns("[" U("null") "]", "]~b]user\n[e~[\n");
     turns("[{\"role\":\"user\"}]", "]~b]user\n[e~[\n");
-    turns("[" U("[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image\"},\"b\",{\"type\":\"video\"},{\"type\":\"audio\"}]") "]",
+    turns("[" U("[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image\"},\"b\",{\"type\":\"video\"},{\"type\":"
+                "\"audio\"}]") "]",
           "]~b]user\na]<]image[>[b]<]video[>[[e~[\n");
     turns("[" U("\"a\"") ",{\"role\":\"system\",\"content\":\"late\"},{\"role\":\"weird\"}," U("\"b\"") "]",
           "]~b]user\na[e~[\n]~b]user\nb[e~[\n");
@@ -149,7 +156,8 @@ static void test_assistant(void **state)
           "]~b]ai\n<mm:think>a</mm:think>b[e~[\n");
 }
 
-#define CALLED(inside) "]~b]ai\n</mm:think>" NS "<tool_call>\n" NS "<invoke name=\"f\">" inside NS "</invoke>\n" NS "</tool_call>[e~[\n"
+#define CALLED(inside)                                                                                                 \
+    "]~b]ai\n</mm:think>" NS "<tool_call>\n" NS "<invoke name=\"f\">" inside NS "</invoke>\n" NS "</tool_call>[e~[\n"
 #define ELEMENT(key, value) NS "<" key ">" value NS "</" key ">"
 
 static void test_tool_calls(void **state)
@@ -201,12 +209,15 @@ static void contains(const char *messages, const char *tools, const char *kwargs
 static void test_head(void **state)
 {
     (void)state;
-    const char *root = "[{\"role\":\"root\",\"content\":\"R\"},{\"role\":\"developer\",\"content\":\"D\"}," U("\"x\"") "]";
+    const char *root =
+        "[{\"role\":\"root\",\"content\":\"R\"},{\"role\":\"developer\",\"content\":\"D\"}," U("\"x\"") "]";
     contains(root, NULL, NULL, "]~!b[]~b]system\nR\n\n<thinking_instructions>\n", true);
     contains(root, NULL, NULL, "]~b]developer\nD[e~[\n]~b]user\nx", true);
-    contains("[{\"role\":\"root\",\"content\":\"\"}]", NULL, NULL, "]~b]system\nYour model version is MiniMax-M3,", true);
+    contains("[{\"role\":\"root\",\"content\":\"\"}]", NULL, NULL, "]~b]system\nYour model version is MiniMax-M3,",
+             true);
     contains("[{\"role\":\"root\",\"content\":[]}]", NULL, NULL, "]~b]system\nYour model version is MiniMax-M3,", true);
-    contains("[{\"role\":\"system\",\"content\":\"\"}]", NULL, NULL, "]~b]developer\nYou are a helpful assistant.[e~[", true);
+    contains("[{\"role\":\"system\",\"content\":\"\"}]", NULL, NULL, "]~b]developer\nYou are a helpful assistant.[e~[",
+             true);
     contains("[]", NULL, "{\"model_identity\":\"Nemo\"}", "]~b]developer\nNemo[e~[", true);
     contains("[]", NULL, "{\"model_identity\":\"\"}", "]~b]developer\n[e~[", true);
     contains("[{\"role\":\"system\",\"content\":\"S\"}]", NULL, "{\"model_identity\":\"Nemo\"}", "Nemo", false);
@@ -227,7 +238,8 @@ static void test_tools(void **state)
     contains("[]", "[{\"function\":{\"name\":\"n\"}}]", NULL,
              "<tools>\n<tool>{\"name\": \"n\", \"description\": null, \"parameters\": null}</tool>\n</tools>\n", true);
     contains("[]",
-             "[{\"function\":{\"zz\":1,\"strict\":true,\"defer_loading\":null,\"parameters\":{\"b\":[1.0,1e16,{}],\"a\":\"\\u00e9"
+             "[{\"function\":{\"zz\":1,\"strict\":true,\"defer_loading\":null,\"parameters\":{\"b\":[1.0,1e16,{}],"
+             "\"a\":\"\\u00e9"
              "\\\"\\n\\u0001\\u007f/\"},\"description\":\"d\",\"name\":\"n\"}}]",
              NULL,
              "<tool>{\"name\": \"n\", \"description\": \"d\", \"parameters\": {\"b\": [1.0, 1e+16, {}], "
@@ -249,7 +261,8 @@ static void test_continue(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buffer out = {0};
         hy_error err = {0};
-        if (render(cases[i].messages, NULL, "{\"continue_final_message\":true}", &out, &err)) fail_msg("%s", err.message);
+        if (render(cases[i].messages, NULL, "{\"continue_final_message\":true}", &out, &err))
+            fail_msg("%s", err.message);
         size_t n = strlen(cases[i].end);
         assert_true(out.length > n);
         assert_string_equal(out.data + out.length - n, cases[i].end);
@@ -325,11 +338,27 @@ static void test_floats(void **state)
         double value;
         const char *text;
     } cases[] = {
-        {0, "0.0"}, {-0.0, "-0.0"}, {1, "1.0"}, {-2.5, "-2.5"}, {100, "100.0"}, {0.1, "0.1"}, {1e15, "1000000000000000.0"},
-        {1e16, "1e+16"}, {123456789012345680.0, "1.2345678901234568e+17"}, {9007199254740993.0, "9007199254740992.0"},
-        {1e20, "1e+20"}, {1.5e300, "1.5e+300"}, {0.0001, "0.0001"}, {0.00012345, "0.00012345"}, {0.00001, "1e-05"},
-        {5e-324, "5e-324"}, {1.7976931348623157e308, "1.7976931348623157e+308"}, {3.141592653589793, "3.141592653589793"},
-        {1.0 / 3, "0.3333333333333333"}, {12345.678, "12345.678"}, {0.30000000000000004, "0.30000000000000004"},
+        {0, "0.0"},
+        {-0.0, "-0.0"},
+        {1, "1.0"},
+        {-2.5, "-2.5"},
+        {100, "100.0"},
+        {0.1, "0.1"},
+        {1e15, "1000000000000000.0"},
+        {1e16, "1e+16"},
+        {123456789012345680.0, "1.2345678901234568e+17"},
+        {9007199254740993.0, "9007199254740992.0"},
+        {1e20, "1e+20"},
+        {1.5e300, "1.5e+300"},
+        {0.0001, "0.0001"},
+        {0.00012345, "0.00012345"},
+        {0.00001, "1e-05"},
+        {5e-324, "5e-324"},
+        {1.7976931348623157e308, "1.7976931348623157e+308"},
+        {3.141592653589793, "3.141592653589793"},
+        {1.0 / 3, "0.3333333333333333"},
+        {12345.678, "12345.678"},
+        {0.30000000000000004, "0.30000000000000004"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buffer out = {0};
@@ -440,10 +469,10 @@ static void test_detect_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_prompts), cmocka_unit_test(test_content),        cmocka_unit_test(test_assistant),
-        cmocka_unit_test(test_tool_calls),    cmocka_unit_test(test_results),        cmocka_unit_test(test_head),
-        cmocka_unit_test(test_tools),         cmocka_unit_test(test_continue),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_deep_arguments), cmocka_unit_test(test_floats),        cmocka_unit_test(test_detect),
+        cmocka_unit_test(test_whole_prompts),  cmocka_unit_test(test_content),  cmocka_unit_test(test_assistant),
+        cmocka_unit_test(test_tool_calls),     cmocka_unit_test(test_results),  cmocka_unit_test(test_head),
+        cmocka_unit_test(test_tools),          cmocka_unit_test(test_continue), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_deep_arguments), cmocka_unit_test(test_floats),   cmocka_unit_test(test_detect),
         cmocka_unit_test(test_detect_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,7 +97,8 @@ static void test_special(void **state)
 {
     (void)state;
     int32_t bos = text_tokenizer_find(tok, "]~b]"), think = text_tokenizer_find(tok, "<mm:think>");
-    int32_t ids[] = {bos, byte_token('a'), byte_token(0xC3), bos, byte_token(0xA9), think, 1 << 20, -5, byte_token(0xC3), bos};
+    int32_t ids[] = {
+        bos, byte_token('a'), byte_token(0xC3), bos, byte_token(0xA9), think, 1 << 20, -5, byte_token(0xC3), bos};
     check_ids(ids, 10, true, "a\xC3\xA9<mm:think>" BROKEN);
     check_ids(ids, 10, false, "]~b]a" BROKEN "]~b]" BROKEN "<mm:think>" BROKEN "]~b]");
 }

@@ -10,8 +10,8 @@ static void compare(const char *s, size_t length)
 {
     buffer got = {0};
     utf8proc_uint8_t *want = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)length, &want,
-                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)length, &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     assert_true(n >= 0);
     normalize_nfc(s, length, &got);
     assert_true(buffer_ok(&got));
@@ -72,10 +72,11 @@ static void test_plain_stands_alone(void **state)
 static void test_random(void **state)
 {
     (void)state;
-    static const uint32_t odd[] = {'a', 'e', '>', '<', 0x301, 0x308, 0x323, 0x338, 0x327, 0x345, 0x315, 0x340, 0x344, 0xE9,
-                                   0x1E0B, 0x3042, 0x304B, 0x3099, 0x309A, 0x1112, 0x1161, 0x11AB, 0xD55C, 0xAC00, 0x11A8,
-                                   0x0958, 0xFB1D, 0x212B, 0x0F71, 0x0F72, 0x0F73, 0x0B47, 0x0B57, 0x4E2D, 0x1D15E,
-                                   0x1D165, 0x1F600, 0xF900, 0x2F800, 0x387, 0x37E, 0x2000, 0x200D, 0x5B0, 0x64B, 0x3B9};
+    static const uint32_t odd[] = {'a',    'e',    '>',    '<',    0x301,   0x308,   0x323,   0x338,  0x327,   0x345,
+                                   0x315,  0x340,  0x344,  0xE9,   0x1E0B,  0x3042,  0x304B,  0x3099, 0x309A,  0x1112,
+                                   0x1161, 0x11AB, 0xD55C, 0xAC00, 0x11A8,  0x0958,  0xFB1D,  0x212B, 0x0F71,  0x0F72,
+                                   0x0F73, 0x0B47, 0x0B57, 0x4E2D, 0x1D15E, 0x1D165, 0x1F600, 0xF900, 0x2F800, 0x387,
+                                   0x37E,  0x2000, 0x200D, 0x5B0,  0x64B,   0x3B9};
     uint64_t seed = 3;
     for (int i = 0; i < 100000; i++) {
         char s[200];

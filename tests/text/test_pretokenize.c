@@ -126,10 +126,11 @@ static void compare(const chars *t, pretokenize_rules rules)
 /* Characters that matter, and any others. */
 static uint32_t some_char(uint64_t *seed)
 {
-    static const uint32_t odd[] = {'a', 'b', 'Z', 'Q', ' ', ' ', '\n', '\r', '\t', '\'', '\'', 's', 'S', 't', 'r', 'e', 'l', 'L',
-                                   'v', 'd', 'm', '/', '!', '.', '1', '2', 0x17F, 0x301, 0x308, 0x1C5, 0x2B0, 0x4E2D,
-                                   0x3042, 0xA0, 0x85, 0x2028, 0x3000, 0x200D, 0x1F600, 0x660, 0xBD, 0x2167, 0xE9, 0xC9,
-                                   0x903, 0x488, 0x10FFFF, 0xE000, 0x378, 0x1D400, 0x0};
+    static const uint32_t odd[] = {
+        'a',   'b',   'Z',    'Q',   ' ',   ' ',    '\n',   '\r',     '\t',   '\'',   '\'',    's',    'S',
+        't',   'r',   'e',    'l',   'L',   'v',    'd',    'm',      '/',    '!',    '.',     '1',    '2',
+        0x17F, 0x301, 0x308,  0x1C5, 0x2B0, 0x4E2D, 0x3042, 0xA0,     0x85,   0x2028, 0x3000,  0x200D, 0x1F600,
+        0x660, 0xBD,  0x2167, 0xE9,  0xC9,  0x903,  0x488,  0x10FFFF, 0xE000, 0x378,  0x1D400, 0x0};
     if (draw(seed) % 8) return odd[draw(seed) % (sizeof odd / sizeof *odd)];
     uint32_t c = draw(seed) % 0x110000;
     return c >= 0xD800 && c < 0xE000 ? 'x' : c;
@@ -142,8 +143,7 @@ static void test_random(void **state)
     chars t;
     for (int i = 0; i < 150000; i++) {
         t.count = 1 + draw(&seed) % 20;
-        for (size_t k = 0; k < t.count; k++)
-            t.c[k] = k && draw(&seed) % 3 == 0 ? t.c[k - 1] : some_char(&seed);
+        for (size_t k = 0; k < t.count; k++) t.c[k] = k && draw(&seed) % 3 == 0 ? t.c[k - 1] : some_char(&seed);
         compare(&t, (pretokenize_rules){i & 1, (i & 2) != 0});
     }
 }
@@ -167,12 +167,9 @@ static void test_known_pieces(void **state)
 {
     (void)state;
     static const char *const cases[][8] = {
-        {"I'm", " don'T", " WE'LL", NULL},
-        {"http", "://", "a", "/b", "//", "c", "\n\n", "x"},
-        {"foo", " ", " bar", "\r\n", NULL},
-        {"it'\xC5\xBF", "x", NULL},
-        {"  \n", "  ", " x", NULL},
-        {" \xE4\xBD\xA0\xE5\xA5\xBD", "123", "4", " !?\n/", "x", NULL},
+        {"I'm", " don'T", " WE'LL", NULL},  {"http", "://", "a", "/b", "//", "c", "\n\n", "x"},
+        {"foo", " ", " bar", "\r\n", NULL}, {"it'\xC5\xBF", "x", NULL},
+        {"  \n", "  ", " x", NULL},         {" \xE4\xBD\xA0\xE5\xA5\xBD", "123", "4", " !?\n/", "x", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buffer text = {0};

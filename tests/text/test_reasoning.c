@@ -62,7 +62,8 @@ static void check_cut(const char *s, text_reasoning_start start, const size_t *e
         at = ends[i];
     }
     text_reasoning_finish(&r, collect, &got);
-    for (int k = 0; k < 2; k++) assert_buffer(&got.text[k], want->text[k].data ? want->text[k].data : "", want->text[k].length);
+    for (int k = 0; k < 2; k++)
+        assert_buffer(&got.text[k], want->text[k].data ? want->text[k].data : "", want->text[k].length);
     free_parts(&got);
 }
 
@@ -85,11 +86,42 @@ static void test_every_cut(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "", "x", "hello", O, C, O C, C O, O "a" C "b", "a" C "b", "pre" O "mid" C "post", C "visible", C C "x",
-        O O "x" C "y", O "x", "\n" O "x" C "\ny", "a<b", "<", "</", "<mm", "</mm:think", "<mm:think", "<mm:thin" O "q" C,
-        "<<mm:think>x</</mm:think>y", "a" O "b" C "c" O "d" C "e", "x</mm:thin", O "x</mm:thinkk" C "z", C "a" O "b",
-        "use " C " literally", O "\xE4\xBD\xA0" C "\xF0\x9F\x98\x80", "a < b </ c <m d", C "<mm:think", "<mm:think<mm:think>q",
-        O C "answer", O "think" C C "answer", "</mm:think<", "<mm:think></mm:think></mm:think><mm:think>",
+        "",
+        "x",
+        "hello",
+        O,
+        C,
+        O C,
+        C O,
+        O "a" C "b",
+        "a" C "b",
+        "pre" O "mid" C "post",
+        C "visible",
+        C C "x",
+        O O "x" C "y",
+        O "x",
+        "\n" O "x" C "\ny",
+        "a<b",
+        "<",
+        "</",
+        "<mm",
+        "</mm:think",
+        "<mm:think",
+        "<mm:thin" O "q" C,
+        "<<mm:think>x</</mm:think>y",
+        "a" O "b" C "c" O "d" C "e",
+        "x</mm:thin",
+        O "x</mm:thinkk" C "z",
+        C "a" O "b",
+        "use " C " literally",
+        O "\xE4\xBD\xA0" C "\xF0\x9F\x98\x80",
+        "a < b </ c <m d",
+        C "<mm:think",
+        "<mm:think<mm:think>q",
+        O C "answer",
+        O "think" C C "answer",
+        "</mm:think<",
+        "<mm:think></mm:think></mm:think><mm:think>",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check_text(texts[i]);
 }
@@ -98,7 +130,8 @@ static void test_every_cut(void **state)
 static void test_random(void **state)
 {
     (void)state;
-    static const char *const bits[] = {O, C, "<", "</", "<mm:", "think>", "mm:think>", "a", "b ", "\n", "/", ">", "</mm:think"};
+    static const char *const bits[] = {O,   C,    "<",  "</", "<mm:", "think>",    "mm:think>",
+                                       "a", "b ", "\n", "/",  ">",    "</mm:think"};
     uint64_t seed = 11;
     for (int i = 0; i < 300; i++) {
         buffer text = {0};
@@ -156,7 +189,8 @@ static void test_start_of_prompt(void **state)
     assert_int_equal(text_reasoning_start_of(tok, text_tokenizer_find(tok, C)), TEXT_START_CLOSED);
     assert_int_equal(text_reasoning_start_of(tok, text_tokenizer_find(tok, "\n")), TEXT_START_OPEN);
     assert_int_equal(text_reasoning_start_of(tok, -1), TEXT_START_OPEN);
-    assert_int_equal(text_reasoning_start_of(tiny, text_tokenizer_find(tiny, "<")), TEXT_START_OPEN); /* has no closer */
+    assert_int_equal(text_reasoning_start_of(tiny, text_tokenizer_find(tiny, "<")),
+                     TEXT_START_OPEN); /* has no closer */
     text_tokenizer_close(tok);
     text_tokenizer_close(tiny);
 }

@@ -186,14 +186,28 @@ static void check_m3_added(const text_tokenizer *tok)
         int32_t id;
         bool special;
     } known[] = {
-        {"]!p~[", 200000, true},      {"<gh_stars>", 200007, true},   {"<commit_after>", 200018, true},
-        {"]~b]", 200019, true},       {"[e~[", 200020, true},         {"]!d~[", 200021, true},
-        {"]<]speech[>[", 200024, true}, {"]<]image[>[", 200025, true}, {"]<]video[>[", 200026, true},
-        {"]<]vision pad[>[", 200033, true}, {"]~!b[", 200034, true},  {"<jupyter_error>", 200035, true},
-        {"<file_sep>", 200049, true}, {"<think>", 200050, false},     {"</think>", 200051, false},
-        {"<tool_call>", 200052, false}, {"</tool_call>", 200053, false}, {"]<]end of frame[>[", 200056, false},
-        {"<|content_altered_placeholder|>", 200057, false}, {"]<]minimax[>[", 200058, false},
-        {"<mm:think>", 200059, false}, {"</mm:think>", 200060, false},
+        {"]!p~[", 200000, true},
+        {"<gh_stars>", 200007, true},
+        {"<commit_after>", 200018, true},
+        {"]~b]", 200019, true},
+        {"[e~[", 200020, true},
+        {"]!d~[", 200021, true},
+        {"]<]speech[>[", 200024, true},
+        {"]<]image[>[", 200025, true},
+        {"]<]video[>[", 200026, true},
+        {"]<]vision pad[>[", 200033, true},
+        {"]~!b[", 200034, true},
+        {"<jupyter_error>", 200035, true},
+        {"<file_sep>", 200049, true},
+        {"<think>", 200050, false},
+        {"</think>", 200051, false},
+        {"<tool_call>", 200052, false},
+        {"</tool_call>", 200053, false},
+        {"]<]end of frame[>[", 200056, false},
+        {"<|content_altered_placeholder|>", 200057, false},
+        {"]<]minimax[>[", 200058, false},
+        {"<mm:think>", 200059, false},
+        {"</mm:think>", 200060, false},
     };
     size_t n;
     assert_int_equal(text_tokenizer_vocab_size(tok), 200061);
@@ -236,9 +250,12 @@ static void test_m3_golden(void **state)
         int32_t ids[16];
         size_t count;
     } golden[] = {
-        {"The quick brown fox jumps over the lazy dog.", {758, 4729, 15801, 62222, 58841, 1049, 275, 34810, 6787, 46}, 10},
+        {"The quick brown fox jumps over the lazy dog.",
+         {758, 4729, 15801, 62222, 58841, 1049, 275, 34810, 6787, 46},
+         10},
         {"function add(a, b) { return a + b; }",
-         {6877, 1187, 7977, 44, 287, 41, 508, 1126, 258, 1349, 287, 59, 1174}, 13},
+         {6877, 1187, 7977, 44, 287, 41, 508, 1126, 258, 1349, 287, 59, 1174},
+         13},
         {"你好世界，这是一个中文测试。", {56658, 4083, 97883, 31665, 15329, 350}, 6},
         {"cafe\xCC\x81", {103082, 337}, 2},
         {"http://a/b//c\n\nx", {4736, 1885, 97, 9996, 630, 99, 367, 120}, 8},
@@ -331,8 +348,8 @@ static void test_invalid_text(void **state)
 static void test_long_runs(void **state)
 {
     (void)state;
-    static const char *const units[] = {"a", "ab", " ", "\n", "\xCC\x81", "1", "=", "the", "\xE4\xBD\xA0", " \n", "<",
-                                        "]<]", "A", "\xCC\x95\xCC\x80", "'s"};
+    static const char *const units[] = {"a",   "ab", " ",   "\n", "\xCC\x81",         "1", "=", "the", "\xE4\xBD\xA0",
+                                        " \n", "<",  "]<]", "A",  "\xCC\x95\xCC\x80", "'s"};
     text_tokenizer *tok = open_data("m3-small.json");
     for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
         buffer text = {0}, back = {0};
@@ -361,7 +378,8 @@ static void assert_refused(const char *data, size_t size, const char *part)
     if (!strstr(err.message, part)) fail_msg("\"%s\" does not say \"%s\"", err.message, part);
 }
 
-/* Sets the value at a path of keys ("model.vocab"; numbers index lists, @ is the empty key) to JSON text, and reads the file. */
+/* Sets the value at a path of keys ("model.vocab"; numbers index lists, @ is the empty key) to JSON text, and reads the
+ * file. */
 static void refuse_with(const char *path, const char *value, const char *part)
 {
     json_t *j = load_data("m3-tiny.json"), *at = j;
@@ -475,11 +493,24 @@ static void test_damaged_ranks(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        {"", "empty"},          {" \n", "empty"},        {"IQ==", "line 1"},      {"IQ== \n", "line 1"},
-        {"IQ== x\n", "line 1"}, {"IQ 0\n", "line 1"},    {"I=== 0\n", "line 1"},  {"==== 0\n", "line 1"},
-        {"IQ== -1\n", "line 1"}, {"IQ== 0 \n", "line 1"}, {"IQ== 0\nIQ== 0\n", "twice"}, {"IQ== 0\nIQ== 1\n", "same text"},
-        {"IQ== 0\nIg== 5\n", "gaps"}, {"IQ== 0\nIg== 1\n", "0x00"}, {"IQ== 99999999\n", "99999999"},
-        {"#version: 0.2\n", "line 1"}, {"[1]", "line 1"}, {"IQ== 0\n!!!! 1\n", "line 2"},
+        {"", "empty"},
+        {" \n", "empty"},
+        {"IQ==", "line 1"},
+        {"IQ== \n", "line 1"},
+        {"IQ== x\n", "line 1"},
+        {"IQ 0\n", "line 1"},
+        {"I=== 0\n", "line 1"},
+        {"==== 0\n", "line 1"},
+        {"IQ== -1\n", "line 1"},
+        {"IQ== 0 \n", "line 1"},
+        {"IQ== 0\nIQ== 0\n", "twice"},
+        {"IQ== 0\nIQ== 1\n", "same text"},
+        {"IQ== 0\nIg== 5\n", "gaps"},
+        {"IQ== 0\nIg== 1\n", "0x00"},
+        {"IQ== 99999999\n", "99999999"},
+        {"#version: 0.2\n", "line 1"},
+        {"[1]", "line 1"},
+        {"IQ== 0\n!!!! 1\n", "line 2"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_refused(bad[i][0], strlen(bad[i][0]), bad[i][1]);
     buffer file = {0};
@@ -508,13 +539,20 @@ int main(int argc, char **argv)
 {
     m3_ranks = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),       cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_ignore_merges), cmocka_unit_test(test_ranks_equal_merges),
-        cmocka_unit_test(test_m3_added_tokens), cmocka_unit_test(test_m3_golden),
-        cmocka_unit_test(test_tokens),        cmocka_unit_test(test_plain_text),
-        cmocka_unit_test(test_invalid_text),  cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_damaged_json),  cmocka_unit_test(test_missing_byte),
-        cmocka_unit_test(test_broken_bytes),  cmocka_unit_test(test_damaged_ranks),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_ranks_equal_merges),
+        cmocka_unit_test(test_m3_added_tokens),
+        cmocka_unit_test(test_m3_golden),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_plain_text),
+        cmocka_unit_test(test_invalid_text),
+        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_damaged_json),
+        cmocka_unit_test(test_missing_byte),
+        cmocka_unit_test(test_broken_bytes),
+        cmocka_unit_test(test_damaged_ranks),
         cmocka_unit_test(test_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
