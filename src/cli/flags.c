@@ -1,0 +1,219 @@
+#include "cli/flags.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buffer.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "model/trace.h"
+
+enum { TEXT_LIMIT = 256 << 20 };
+
+/* ---- Log ------------------------------------------------------------------------------------------------------ */
+
+static void print_line(void *user, hy_log_level level, const char *line)
+{
+    static const char *const names[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+    char when[32];
+    time_t now = time(NULL);
+    struct tm local;
+    (void)user;
+    localtime_r(&now, &local);
+    strftime(when, sizeof when, "%m-%d %H:%M:%S", &local);
+    fprintf(stderr, "%s %s %s\n", names[level], when, line); /* one call: lines of threads do not mix */
+}
+
+void flags_log_start(hy_log_level level)
+{
+    hy_log_set(print_line, NULL, level);
+}
+
+/* ---- Model and engine ----------------------------------------------------------------------------------------- */
+
+static int add(cli_option *table, int count, cli_option line)
+{
+    table[count] = line;
+    return count + 1;
+}
+
+model_flags flags_model(void)
+{
+    return (model_flags){.model = {.on_progress = cli_progress}};
+}
+
+int flags_text_table(model_flags *f, cli_option *t, int n)
+{
+    hy_model_options *m = &f->model;
+    n = add(t, n, (cli_option){"tokenizer", "PATH", "a folder, tokenizer.json or rank file (default: the model's folder)",
+                               &m->tokenizer, CLI_STRING});
+    n = add(t, n, (cli_option){"verbose", NULL, "show the log on stderr", &f->verbose, CLI_FLAG});
+    return n;
+}
+
+int flags_model_table(model_flags *f, cli_option *t, int n)
+{
+    hy_model_options *m = &f->model;
+    n = add(t, n, (cli_option){"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING});
+    n = add(t, n, (cli_option){"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT});
+    n = add(t, n, (cli_option){"max-model-len", "N", "longest sequence in tokens (default: the model's)", &m->max_model_len,
+                               CLI_INT});
+    n = add(t, n, (cli_option){"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference",
+                               &m->kv_cache_dtype, CLI_STRING});
+    n = add(t, n, (cli_option){"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)",
+                               &m->indexer_kv_dtype, CLI_STRING});
+    n = add(t, n, (cli_option){"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback,
+                               CLI_STRING});
+    n = add(t, n, (cli_option){"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
+                               &m->moe_activation, CLI_STRING});
+    n = add(t, n, (cli_option){"kv-cache-memory-bytes", "SIZE",
+                               "memory of the cache, such as 4GiB (default: the longest sequence, at most half of what is free)",
+                               &f->cache_bytes, CLI_SIZE});
+    n = add(t, n, (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
+                               CLI_SIZE});
+    n = add(t, n, (cli_option){"chat-template", "NAME",
+                               "auto (default), or minimax-m3: the built-in renderer whatever the folder has",
+                               &m->chat_template, CLI_STRING});
+    return flags_text_table(f, t, n);
+}
+
+hy_status flags_open(const char *path, const model_flags *f, hy_model **model, hy_engine **engine, hy_error *err)
+{
+    if (f->verbose) flags_log_start(HY_LOG_INFO);
+    if (f->max_batched_tokens > INT_MAX)
+        return error_set(err, HY_USAGE, "--max-num-batched-tokens is too large: 512 is usual");
+    hy_engine_options options = {.max_num_seqs = 1, .max_num_batched_tokens = (int)f->max_batched_tokens,
+                                 .cache_bytes = f->cache_bytes};
+    hy_status status = hy_model_open(path, &f->model, model, err);
+    if (status == HY_OK) status = hy_engine_open(*model, &options, engine, err);
+    if (status != HY_OK) {
+        hy_model_close(*model);
+        *model = NULL;
+    }
+    return status;
+}
+
+/* ---- Sampling ------------------------------------------------------------------------------------------------- */
+
+sampling_flags flags_sampling(void)
+{
+    return (sampling_flags){NAN, NAN, NAN, NAN, NAN, NAN, INT_MIN, INT_MIN, INT_MIN, INT_MIN, .seed = -1};
+}
+
+int flags_sampling_table(sampling_flags *f, cli_option *t, int n)
+{
+    n = add(t, n, (cli_option){"temperature", "T", "0 to 2; 0 takes the likeliest token (default: the model's)",
+                               &f->temperature, CLI_FLOAT});
+    n = add(t, n, (cli_option){"top-p", "P", "choose among the likeliest tokens that make up P (default: the model's)",
+                               &f->top_p, CLI_FLOAT});
+    n = add(t, n, (cli_option){"top-k", "K", "choose among the K likeliest; 0 is off (default: the model's)", &f->top_k,
+                               CLI_INT});
+    n = add(t, n, (cli_option){"min-p", "P", "leave out tokens less likely than P times the best (default: the model's)",
+                               &f->min_p, CLI_FLOAT});
+    n = add(t, n, (cli_option){"repetition-penalty", "X", "above 0; 1 is off (default: the model's)", &f->repetition_penalty,
+                               CLI_FLOAT});
+    n = add(t, n, (cli_option){"frequency-penalty", "X", "-2 to 2, for every time a token came (default 0)",
+                               &f->frequency_penalty, CLI_FLOAT});
+    n = add(t, n, (cli_option){"presence-penalty", "X", "-2 to 2, once for a token that came (default 0)",
+                               &f->presence_penalty, CLI_FLOAT});
+    n = add(t, n, (cli_option){"seed", "N", "start of the random numbers; -1 draws one (default)", &f->seed, CLI_LONG});
+    n = add(t, n, (cli_option){"max-tokens", "N", "most tokens to make (default: as many as fit)", &f->max_tokens, CLI_INT});
+    n = add(t, n, (cli_option){"min-tokens", "N", "no end before so many tokens (default 0)", &f->min_tokens, CLI_INT});
+    n = add(t, n, (cli_option){"stop", "TEXT", "end where this text comes; may be given several times", &f->stop,
+                               CLI_STRINGS});
+    n = add(t, n, (cli_option){"stop-ids", "LIST", "end at these tokens, such as 5,17", &f->stop_ids, CLI_STRING});
+    n = add(t, n, (cli_option){"include-stop", NULL, "keep the stop text", &f->include_stop, CLI_FLAG});
+    n = add(t, n, (cli_option){"ignore-eos", NULL, "go on after the model's end token", &f->ignore_eos, CLI_FLAG});
+    return n;
+}
+
+hy_status flags_sampling_apply(sampling_flags *f, const hy_model *model, hy_sampling *out, hy_error *err)
+{
+    hy_sampling s = hy_sampling_defaults(model);
+    const struct {
+        float given, *to;
+    } numbers[] = {{f->temperature, &s.temperature},
+                   {f->top_p, &s.top_p},
+                   {f->min_p, &s.min_p},
+                   {f->repetition_penalty, &s.repetition_penalty},
+                   {f->frequency_penalty, &s.frequency_penalty},
+                   {f->presence_penalty, &s.presence_penalty}};
+    const struct {
+        int given;
+        int32_t *to;
+    } wholes[] = {{f->top_k, &s.top_k}, {f->max_tokens, &s.max_tokens}, {f->min_tokens, &s.min_tokens}, {f->logprobs, &s.logprobs}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!isnan(numbers[i].given)) *numbers[i].to = numbers[i].given;
+    for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
+        if (wholes[i].given != INT_MIN) *wholes[i].to = wholes[i].given;
+    s.seed = f->seed;
+    s.ignore_eos = f->ignore_eos, s.include_stop = f->include_stop;
+    s.stop = f->stop.items, s.stop_count = (size_t)f->stop.count;
+    if (f->stop_ids) {
+        hy_status status = trace_parse_ids(f->stop_ids, strlen(f->stop_ids), &f->stop_id_list, err);
+        if (status != HY_OK) return status;
+        s.stop_ids = f->stop_id_list.data, s.stop_id_count = f->stop_id_list.count;
+    }
+    *out = s;
+    return HY_OK;
+}
+
+void flags_sampling_free(sampling_flags *f)
+{
+    hy_ids_free(&f->stop_id_list);
+}
+
+/* ---- Text and ids from outside -------------------------------------------------------------------------------- */
+
+hy_status flags_read_text(const char *path, char **text, size_t *length, hy_error *err)
+{
+    FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!in) return error_at(err, HY_FAILED, path, "cannot read %s: %s", path, strerror(errno));
+    buffer b = {0};
+    char piece[65536];
+    size_t n;
+    while ((n = fread(piece, 1, sizeof piece, in)) > 0 && b.length <= TEXT_LIMIT) buffer_append(&b, piece, n);
+    hy_status status = HY_OK;
+    if (ferror(in))
+        status = error_at(err, HY_FAILED, path, "cannot read %s: %s", path, strerror(errno));
+    else if (b.length > TEXT_LIMIT)
+        status = error_at(err, HY_BAD_INPUT, path, "%s is larger than %d MiB, the most that is read", path, TEXT_LIMIT >> 20);
+    if (in != stdin) fclose(in);
+    char *made = status == HY_OK ? buffer_take(&b, length) : NULL;
+    if (status == HY_OK && !made) status = error_memory(err, "a text", b.length);
+    buffer_free(&b);
+    if (status == HY_OK) *text = made;
+    return status;
+}
+
+hy_status flags_read_ids(const char *given, hy_ids *ids, hy_error *err)
+{
+    if (strcmp(given, "-") != 0 && !file_exists(given)) {
+        if (strspn(given, "0123456789-+, \t\n[]") != strlen(given))
+            return error_at(err, HY_USAGE, given, "'%.60s' is neither a file nor a list of token ids such as 1,2,3", given);
+        return trace_parse_ids(given, strlen(given), ids, err);
+    }
+    char *text = NULL;
+    size_t length = 0;
+    hy_status status = flags_read_text(given, &text, &length, err);
+    if (status == HY_OK) status = trace_parse_ids(text, length, ids, err);
+    free(text);
+    return status;
+}
+
+const char *flags_finish_name(hy_finish finish)
+{
+    switch (finish) {
+    case HY_RUNNING: return "running";
+    case HY_FINISH_STOP: return "stop";
+    case HY_FINISH_LENGTH: return "length";
+    case HY_FINISH_CANCEL: return "cancel";
+    case HY_FINISH_ERROR: return "error";
+    }
+    return "unknown";
+}
