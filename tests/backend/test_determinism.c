@@ -1,0 +1,194 @@
+/*
+ * One sequence, one answer: on the cpu backend a row's results are the same bits whatever the other rows of the step,
+ * the cut of a prompt into chunks, the number of threads, the instruction set's variant of the inner loops, and whatever
+ * lies in the cache behind the end of a sequence.
+ */
+#include "backend/random_model.h"
+
+#include "backend/cpu/cpu.h"
+
+static const model_kind plain_kind = {
+    .layers = 4, .hidden = 96, .heads = 8, .kv_heads = 2, .head_dim = 32, .index_dim = 32, .index_top = 3, .rotary_dim = 16,
+    .experts = 8, .per_token = 3, .expert_width = 48, .shared_width = 80, .dense_width = 112, .vocab = 200,
+    .linear = WEIGHT_BF16, .expert = WEIGHT_BF16,
+};
+static const model_kind quantised_kind = {
+    .layers = 3, .hidden = 256, .heads = 32, .kv_heads = 4, .head_dim = 32, .index_dim = 64, .index_top = 4, .rotary_dim = 32,
+    .experts = 8, .per_token = 4, .expert_width = 64, .shared_width = 96, .dense_width = 160, .vocab = 136,
+    .linear = WEIGHT_MXFP8, .expert = WEIGHT_NVFP4, .divides = true,
+};
+
+/* Two sequences long enough to leave blocks out, two short ones. */
+enum { SEQUENCES = 4 };
+static const int lengths[SEQUENCES] = {700, 129, 1, 140};
+
+typedef struct outcome {
+    float *logits; /* [SEQUENCES] of the last position, [vocab] each */
+    uint8_t *cache; /* the blocks of all sequences in order */
+    size_t cache_bytes;
+} outcome;
+
+static void outcome_free(outcome *o)
+{
+    free(o->logits);
+    free(o->cache);
+}
+
+/* Only what the sequences have written: bytes behind their ends are left at 0 in the copy. */
+static void copy_written(const bench *b, outcome *o)
+{
+    const cache_layout *l = &b->layout;
+    step_rows rows;
+    rows_open(&rows);
+    size_t blocks = 0;
+    for (int s = 0; s < SEQUENCES; s++) blocks += (size_t)(lengths[s] / CACHE_BLOCK);
+    o->cache_bytes = blocks * l->row_bytes;
+    o->cache = malloc(o->cache_bytes);
+    uint8_t *to = o->cache;
+    for (int s = 0; s < SEQUENCES; s++)
+        for (int i = 0; i < lengths[s] / CACHE_BLOCK; i++, to += l->row_bytes) {
+            memset(to, 0, l->row_bytes);
+            b->ops->cache_read(b->cache, rows.table[s * TABLE + i], 0, l->row_bytes, to);
+            /* The end of a row is padding. */
+            size_t used = (size_t)l->layers * (size_t)l->kv_heads * l->head_bytes;
+            for (int n = 0; n < l->layers; n++)
+                if (l->index_offset[n] != CACHE_NO_OFFSET)
+                    used = l->index_offset[n] + CACHE_BLOCK * cache_vector_bytes(l->index, l->index_dim);
+            memset(to + used, 0, l->row_bytes - used);
+        }
+}
+
+static void keep_logits(const bench *b, outcome *o, const step_rows *rows, const float *logits)
+{
+    size_t vocab = (size_t)b->model->vocab;
+    int32_t r = 0;
+    for (int32_t t = 0; t < rows->ops.count; t++) {
+        if (!(rows->flags[t] & ROW_LOGITS)) continue;
+        int s = rows->sequence[t];
+        if (rows->position[t] == lengths[s] - 1)
+            memcpy(o->logits + (size_t)s * vocab, logits + (size_t)r * vocab, vocab * sizeof(float));
+        r++;
+    }
+}
+
+typedef struct run {
+    int workers, chunk; /* rows of one sequence in a step */
+    bool together;      /* all sequences in each step, else one after the other */
+    int garbage;        /* what the cache holds before */
+    const cpu_kernels *kernels; /* NULL: the best */
+    cache_format main, index;
+    moe_activation activation;
+} run;
+
+static outcome go(const random_model *m, const run *how)
+{
+    bench b;
+    bench_open(&b, &ops_cpu, m, how->main, how->index, (ops_options){.activation = how->activation}, how->workers);
+    if (how->kernels) b.backend->kernels = how->kernels;
+    bench_fill(&b, how->garbage);
+    size_t vocab = (size_t)m->ops.vocab;
+    outcome o = {.logits = calloc(SEQUENCES * vocab, sizeof(float))};
+    float *logits = malloc(MAX_ROWS * vocab * sizeof *logits);
+    int done[SEQUENCES] = {0};
+    for (bool more = true; more;) {
+        more = false;
+        step_rows rows;
+        rows_open(&rows);
+        for (int i = 0; i < SEQUENCES; i++) {
+            int s = how->together ? SEQUENCES - 1 - i : i, left = lengths[s] - done[s];
+            if (left == 0 || (!how->together && rows.ops.count)) continue;
+            int count = left < how->chunk ? left : how->chunk;
+            if (how->together) rows_add(&rows, -1, 0, i, m->ops.vocab); /* padding between the sequences */
+            rows_add(&rows, s, done[s], count, m->ops.vocab);
+            done[s] += count;
+        }
+        for (int s = 0; s < SEQUENCES; s++) more |= done[s] < lengths[s];
+        bench_forward(&b, &rows, logits);
+        keep_logits(&b, &o, &rows, logits);
+    }
+    copy_written(&b, &o);
+    free(logits);
+    bench_close(&b);
+    return o;
+}
+
+static void expect_same(const outcome *a, const outcome *b, size_t vocab)
+{
+    for (size_t i = 0; i < SEQUENCES * vocab; i++) assert_true(isfinite(a->logits[i]));
+    assert_memory_equal(a->logits, b->logits, SEQUENCES * vocab * sizeof(float));
+    assert_int_equal(a->cache_bytes, b->cache_bytes);
+    assert_memory_equal(a->cache, b->cache, a->cache_bytes);
+}
+
+static void compare_runs(const model_kind *kind, run base, const run *others, int n)
+{
+    random_state = 7;
+    random_model m;
+    random_model_make(&m, kind);
+    outcome first = go(&m, &base);
+    for (int i = 0; i < n; i++) {
+        outcome other = go(&m, &others[i]);
+        expect_same(&first, &other, (size_t)kind->vocab);
+        outcome_free(&other);
+    }
+    outcome_free(&first);
+    random_model_free(&m);
+}
+
+static void batch_chunks_and_threads(void **state)
+{
+    (void)state;
+    static const struct {
+        const model_kind *kind;
+        cache_format main, index;
+        moe_activation activation;
+    } kinds[] = {
+        {&plain_kind, CACHE_BF16, CACHE_BF16, MOE_ACTIVATION_NONE},
+        {&quantised_kind, CACHE_NVFP4, CACHE_NVFP4, MOE_ACTIVATION_NVFP4},
+        {&quantised_kind, CACHE_FP8, CACHE_NVFP4, MOE_ACTIVATION_NONE},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        run base = {.workers = 1, .chunk = 200, .main = kinds[i].main, .index = kinds[i].index, .activation = kinds[i].activation};
+        run others[] = {base, base, base, base};
+        others[0].chunk = 60, others[0].together = true, others[0].workers = 2;
+        others[1].chunk = 17, others[1].together = true, others[1].workers = 3, others[1].garbage = 0xFF;
+        others[2].chunk = 128, others[2].workers = 4;
+        others[3].chunk = 59, others[3].garbage = 0x7F;
+        compare_runs(kinds[i].kind, base, others, 4);
+    }
+}
+
+static void row_by_row(void **state)
+{
+    (void)state;
+    run base = {.workers = 2, .chunk = 60, .together = true, .main = CACHE_NVFP4, .index = CACHE_FP8, .activation = MOE_ACTIVATION_NVFP4};
+    run other = base;
+    other.chunk = 1, other.garbage = 0xFF;
+    compare_runs(&quantised_kind, base, &other, 1);
+}
+
+static void instruction_sets(void **state)
+{
+    (void)state;
+    const cpu_kernels *all[4];
+    int n = cpu_kernels_all(all);
+    static const model_kind *const kinds[] = {&plain_kind, &quantised_kind};
+    for (int k = 0; k < 2; k++) {
+        run base = {.workers = 2, .chunk = 60, .together = true, .kernels = all[0],
+                    .main = k ? CACHE_NVFP4 : CACHE_BF16, .index = k ? CACHE_NVFP4 : CACHE_FP8,
+                    .activation = k ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE};
+        run others[4];
+        for (int i = 1; i < n; i++) others[i - 1] = base, others[i - 1].kernels = all[i];
+        compare_runs(kinds[k], base, others, n - 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_chunks_and_threads),
+        cmocka_unit_test(row_by_row),
+        cmocka_unit_test(instruction_sets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
