@@ -242,7 +242,7 @@ static void read_vision(config_reader *r, const json_t *root, config *c)
                    c->vision_hidden, c->vision_heads);
 }
 
-/* ---- quantization_config --------------------------------------------------------------------------------------- */
+/* ---- quantization_config ----------------------------------------------------------------------------------------- */
 
 static void set_nvfp4(config *c, const char *format)
 {
@@ -337,7 +337,7 @@ static void read_quantization(config_reader *r, const json_t *root, const json_t
     copy_text(c->quant_method, sizeof c->quant_method, method);
 }
 
-/* ---- The whole ------------------------------------------------------------------------------------------------- */
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
 
 static void read_all(config_reader *r, const json_t *root, config *c)
 {

@@ -104,39 +104,17 @@ const char *naming_prefix(const shards *s)
 
 const char *weight_role_name(weight_role role)
 {
+    /* clang-format off */
     static const char *const names[ROLE_COUNT] = {
-        "embed",
-        "head",
-        "final_norm",
-        "input_norm",
-        "post_norm",
-        "q",
-        "k",
-        "v",
-        "o",
-        "q_norm",
-        "k_norm",
-        "index_q",
-        "index_k",
-        "index_q_norm",
-        "index_k_norm",
-        "dense_gate",
-        "dense_up",
-        "dense_down",
-        "router",
-        "router_bias",
-        "expert_gate",
-        "expert_up",
-        "expert_down",
-        "shared_gate",
-        "shared_up",
-        "shared_down",
+        "embed", "head", "final_norm", "input_norm", "post_norm", "q", "k", "v", "o", "q_norm", "k_norm",
+        "index_q", "index_k", "index_q_norm", "index_k_norm", "dense_gate", "dense_up", "dense_down", "router",
+        "router_bias", "expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down",
     };
+    /* clang-format on */
     return role >= 0 && role < ROLE_COUNT ? names[role] : "unknown";
 }
 
-/* ---- What the config wants -----------------------------------------------------------------------------------------
- */
+/* ---- What the config wants --------------------------------------------------------------------------------------- */
 
 typedef struct wanted {
     int64_t rows, cols;
@@ -182,8 +160,7 @@ static wanted role_wanted(const config *c, weight_role role, int layer)
     return (wanted){0};
 }
 
-/* ---- Tensors -------------------------------------------------------------------------------------------------------
- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 static const tensor *find(const checkpoint *c, const char *module, const char *suffix)
 {
@@ -364,8 +341,7 @@ static hy_status read_stacked(const checkpoint *c, const tensor *t, int expert, 
     return HY_OK;
 }
 
-/* ---- Roles ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Roles ------------------------------------------------------------------------------------------------------- */
 
 /* The full name of a module: prefix, layer, and '#' replaced. */
 static void module_name(const checkpoint *c, const char *module, int layer, int expert, char out[MODULE_SIZE])
@@ -460,8 +436,7 @@ hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, f
     return HY_OK;
 }
 
-/* ---- Scales --------------------------------------------------------------------------------------------------------
- */
+/* ---- Scales ------------------------------------------------------------------------------------------------------ */
 
 hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *err)
 {

@@ -8,6 +8,7 @@ enum { SCAN_DEPTH = 64 };
 
 scan scan_begin(const char *text, size_t length)
 {
+    if (!length) text = ""; /* an empty file has no bytes to point at */
     return (scan){.begin = text, .p = text, .end = text + length};
 }
 

@@ -26,8 +26,7 @@
 #include "number/mxfp8.h"
 #include "number/nvfp4.h"
 
-/* ---- Folders -------------------------------------------------------------------------------------------------------
- */
+/* ---- Folders ----------------------------------------------------------------------------------------------------- */
 
 static char folder[64];
 
@@ -79,8 +78,7 @@ static inline void put_text(const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* ---- A small model -------------------------------------------------------------------------------------------------
- */
+/* ---- A small model ----------------------------------------------------------------------------------------------- */
 
 /* Two layers: dense attention with dense feed-forward, then sparse attention with two experts and a shared one. */
 static inline config tiny(void)
@@ -173,8 +171,7 @@ static inline void free_parts(parts *p)
     for (size_t i = 0; i < p->count; i++) free(p->list[i].values);
 }
 
-/* ---- Files ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 typedef struct files {
     struct {
@@ -256,8 +253,7 @@ static inline void free_files(files *f)
     memset(f, 0, sizeof *f);
 }
 
-/* ---- Spellings -----------------------------------------------------------------------------------------------------
- */
+/* ---- Spellings --------------------------------------------------------------------------------------------------- */
 
 typedef enum names { PUBLISHED, UNPREFIXED, COMPRESSED, NATIVE, NATIVE_EXPERTS } names;
 
@@ -401,8 +397,7 @@ static inline void check_values(const checkpoint *c, const parts *p)
     }
 }
 
-/* ---- Quantised tensors ---------------------------------------------------------------------------------------------
- */
+/* ---- Quantised tensors ------------------------------------------------------------------------------------------- */
 
 /* Replaces module.weight by the four tensors of an NVFP4 linear. `global` multiplies the weight before its groups. */
 static inline void quantise_nvfp4(files *f, const part *p, const char *module, bool pack, float global)

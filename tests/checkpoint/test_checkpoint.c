@@ -41,8 +41,7 @@ static void tied_head(void **state)
     free_parts(&p);
 }
 
-/* ---- Quantised weights ---------------------------------------------------------------------------------------------
- */
+/* ---- Quantised weights ------------------------------------------------------------------------------------------- */
 
 static void nvfp4_schemes_agree(void **state)
 {
@@ -258,8 +257,7 @@ static void kv_scales(void **state)
     free_parts(&p);
 }
 
-/* ---- Wrong tensors -------------------------------------------------------------------------------------------------
- */
+/* ---- Wrong tensors ----------------------------------------------------------------------------------------------- */
 
 /* What is done to the files of the published spelling with layer 1's q quantised to MXFP8 and expert 0's w1 to NVFP4.
  */
@@ -418,8 +416,7 @@ static void absent_roles(void **state)
     free_parts(&p);
 }
 
-/* ---- Oracles -------------------------------------------------------------------------------------------------------
- */
+/* ---- Oracles ----------------------------------------------------------------------------------------------------- */
 
 /* The checkpoints that the end-to-end tests run: every role resolves, every text tensor is used, every scale is sane.
  */

@@ -1,8 +1,7 @@
 /* Folders: shards and their index, hub caches, the drafter beside the model. */
 #include "small_model.h"
 
-/* ---- Shards, index, hub --------------------------------------------------------------------------------------------
- */
+/* ---- Shards, index, hub ------------------------------------------------------------------------------------------ */
 
 static void refused(const char *path, const char *words)
 {
@@ -197,8 +196,7 @@ static void hub_cache(void **state)
     free_parts(&p);
 }
 
-/* ---- The drafter's folder ------------------------------------------------------------------------------------------
- */
+/* ---- The drafter's folder ---------------------------------------------------------------------------------------- */
 
 static void drafter_folder(void **state)
 {
