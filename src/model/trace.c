@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "model/forward.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -332,13 +331,10 @@ static void keep_blocks(run *r, int32_t *out, ops_step *step)
         memcpy(out + i * r->blocks_kept, r->selected + i * top, r->blocks_kept * sizeof *out);
 }
 
-static void observe(void *user, forward_stage stage, int layer, ops_step *step)
+static void keep(run *r, forward_stage stage, int layer, ops_step *step)
 {
-    run *r = user;
     size_t routed = (size_t)r->first * (size_t)r->shape->experts_per_token;
     bool last = layer == r->shape->layers - 1;
-    if (stage == FORWARD_LAYER_DONE) r->stopped |= !progress_add(&r->progress, r->count ? (uint64_t)r->count : 1);
-    if (!r->count) return;
     switch (stage) {
     case FORWARD_EMBEDDED:
         if (r->embedded) keep_hidden(r, r->embedded, false, step);
@@ -356,6 +352,14 @@ static void observe(void *user, forward_stage stage, int layer, ops_step *step)
     case FORWARD_HEAD:
         break;
     }
+}
+
+static void observe(void *user, forward_stage stage, int layer, ops_step *step)
+{
+    run *r = user;
+    if (stage == FORWARD_LAYER_DONE) r->stopped |= !progress_add(&r->progress, r->count ? (uint64_t)r->count : 1);
+    if (r->count) keep(r, stage, layer, step);
+    if (r->options->observe) r->options->observe->fn(r->options->observe->user, stage, layer, step);
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------------------------- */

@@ -12,7 +12,7 @@
 #define HAYATE_MODEL_TRACE_H
 
 #include "checkpoint/safetensors.h"
-#include "model/model.h"
+#include "model/forward.h"
 
 /* What to run. Arrays are owned; release with trace_plan_free. */
 typedef struct trace_plan {
@@ -35,6 +35,7 @@ typedef struct trace_options {
     const safetensors *replay; /* its blocks.L and experts.L are imposed on the rows that it has; NULL: none */
     const int32_t *chunks;     /* [chunk_count] rows of the successive steps of the prompt, the last one repeats */
     size_t chunk_count;        /* 0: 512 rows a step */
+    const forward_observer *observe; /* sees every step after the trace itself has; NULL: none */
     hy_progress_fn on_progress;
     void *user;
 } trace_options;
