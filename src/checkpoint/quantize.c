@@ -180,6 +180,14 @@ static size_t row_bytes(const layout_entry *e, int64_t cols)
     return (size_t)cols * tensor_dtype_bytes(e->dtype);
 }
 
+/* Bytes to the files, counted as progress. */
+static hy_status write_bytes(job *j, const void *data, size_t bytes, hy_error *err)
+{
+    hy_status s = output_write(j->out, data, bytes, err);
+    if (s == HY_OK && !progress_add(&j->progress, bytes)) s = error_set(err, HY_CANCELLED, "stopped before the end");
+    return s;
+}
+
 static hy_status write_matrix(job *j, const layout_entry *e, hy_error *err)
 {
     hy_status s = e->fill == FILL_E2M1 ? expert_global(j, e, err) : HY_OK;
@@ -196,9 +204,7 @@ static hy_status write_matrix(job *j, const layout_entry *e, hy_error *err)
         int64_t rows = j->w.rows - j->first_row < step ? j->w.rows - j->first_row : step;
         threads_run(j->pool, rows, 16, convert_rows, j);
         s = check_finite(j, e, err);
-        if (s == HY_OK) s = output_write(j->out, j->data, (size_t)rows * bytes, err);
-        if (s == HY_OK && !progress_add(&j->progress, (uint64_t)rows * bytes))
-            s = error_set(err, HY_CANCELLED, "stopped before the end");
+        if (s == HY_OK) s = write_bytes(j, j->data, (size_t)rows * bytes, err);
     }
     return s;
 }
@@ -208,14 +214,11 @@ static hy_status write_entry(job *j, const layout_entry *e, hy_error *err)
     float value = 1;
     switch (e->fill) {
     case FILL_E8M0:
-    case FILL_E4M3_SCALE: /* of the matrix just written */
-        if (!progress_add(&j->progress, layout_entry_bytes(e)))
-            return error_set(err, HY_CANCELLED, "stopped before the end");
-        return output_write(j->out, j->scales, layout_entry_bytes(e), err);
+    case FILL_E4M3_SCALE: return write_bytes(j, j->scales, layout_entry_bytes(e), err); /* of the matrix just written */
     case FILL_GLOBAL:
         value = j->options->scheme == SCHEME_MODELOPT ? nvfp4_weight_scale_2(j->amax) : j->global;
-        return output_write(j->out, &value, sizeof value, err);
-    case FILL_ONE: return output_write(j->out, &value, sizeof value, err);
+        return write_bytes(j, &value, sizeof value, err);
+    case FILL_ONE: return write_bytes(j, &value, sizeof value, err);
     default: return write_matrix(j, e, err);
     }
 }
@@ -224,11 +227,9 @@ static hy_status write_entry(job *j, const layout_entry *e, hy_error *err)
 static hy_status write_copy(job *j, const tensor *t, hy_error *err)
 {
     hy_status s = HY_OK;
-    for (size_t at = 0; at < t->bytes && s == HY_OK; at += PIECE_BYTES) {
-        size_t n = t->bytes - at < PIECE_BYTES ? t->bytes - at : PIECE_BYTES;
-        s = output_write(j->out, (const uint8_t *)t->data + at, n, err);
-        if (s == HY_OK && !progress_add(&j->progress, n)) s = error_set(err, HY_CANCELLED, "stopped before the end");
-    }
+    for (size_t at = 0; at < t->bytes && s == HY_OK; at += PIECE_BYTES)
+        s = write_bytes(j, (const uint8_t *)t->data + at, t->bytes - at < PIECE_BYTES ? t->bytes - at : PIECE_BYTES,
+                        err);
     return s;
 }
 

@@ -15,7 +15,8 @@ typedef struct synth_options {
 } synth_options;
 
 /* Writes DST/ (must not exist or be empty): config.json, generation_config.json, shards with index, dspark/. Values are
- * such that activations stay of order one through the layers. HY_FAILED, HY_USAGE (folder in use), HY_CANCELLED. */
+ * such that activations stay of order one through the layers. HY_FAILED, HY_USAGE (folder in use, or widths that the
+ * scheme cannot cut), HY_NO_FIT (the file system has too little room), HY_CANCELLED; then nothing is left behind. */
 hy_status synth_write(const config *c, const char *folder, const synth_options *options, hy_error *err);
 
 #endif

@@ -257,6 +257,38 @@ static void a_stopped_run_leaves_nothing(void **state)
     checkpoint_close(source);
 }
 
+typedef struct seen {
+    uint64_t done, total;
+} seen;
+
+static bool remember(void *user, const char *what, uint64_t done, uint64_t total, const char *unit)
+{
+    seen *s = user;
+    assert_string_equal(unit, "bytes");
+    assert_non_null(what);
+    assert_true(done >= s->done && done <= total);
+    s->done = done, s->total = total;
+    return true;
+}
+
+static void progress_reaches_its_total(void **state)
+{
+    (void)state;
+    hy_error err = {0};
+    seen s = {0};
+    checkpoint *source = open_folder("source");
+    quantize_options o = {.scheme = SCHEME_M31, .on_progress = remember, .user = &s};
+    assert_int_equal(quantize_run(source, path("progress"), &o, &err), HY_OK);
+    checkpoint_close(source);
+    assert_true(s.total > 0 && s.done == s.total);
+    config c = *checkpoint_config(source = open_folder("progress"));
+    checkpoint_close(source);
+    s = (seen){0};
+    synth_options again = {.scheme = SCHEME_M31, .on_progress = remember, .user = &s, .drafter = true};
+    assert_int_equal(synth_write(&c, path("progress-synth"), &again, &err), HY_OK);
+    assert_true(s.total > 0 && s.done == s.total);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +297,7 @@ int main(void)
         cmocka_unit_test(values_that_are_not_finite_are_refused),
         cmocka_unit_test(quantised_sources_are_refused),
         cmocka_unit_test(a_stopped_run_leaves_nothing),
+        cmocka_unit_test(progress_reaches_its_total),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
