@@ -64,13 +64,16 @@ void chat_random_id(char out[33])
 static void chat_free(chat *c)
 {
     chat_room *room = c->room;
-    if (c->previous) c->previous->next = c->next;
-    else if (room->first == c) room->first = c->next;
+    if (c->previous)
+        c->previous->next = c->next;
+    else if (room->first == c)
+        room->first = c->next;
     if (c->next) c->next->previous = c->previous;
     hy_request_close(c->request);
     for (size_t i = 0; i < c->bad_word_count; i++) hy_ids_free(&c->bad_words[i]);
     chat_request_free(&c->asked);
-    buffer *all[] = {&c->mail.text, &c->mail.ids, &c->mail.logprobs, &c->content, &c->thought, &c->all_ids, &c->all_logprobs};
+    buffer *all[] = {&c->mail.text, &c->mail.ids, &c->mail.logprobs, &c->content,
+                     &c->thought,   &c->all_ids,  &c->all_logprobs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buffer_free(all[i]);
     free(c->mail.stop_string);
     pthread_mutex_destroy(&c->lock);
@@ -102,7 +105,8 @@ static bool on_event(void *user, const hy_event *event)
     if (event->text_length) buffer_append(&m->text, event->text, event->text_length);
     if (event->id_count) buffer_append(&m->ids, event->ids, event->id_count * sizeof *event->ids);
     if (event->logprobs) {
-        buffer_append(&m->logprobs, event->logprobs, event->id_count * event->logprobs_per_token * sizeof *event->logprobs);
+        buffer_append(&m->logprobs, event->logprobs,
+                      event->id_count * event->logprobs_per_token * sizeof *event->logprobs);
     }
     m->finish = event->finish;
     if (event->finish != HY_RUNNING) {
@@ -293,11 +297,12 @@ static bool check_length(chat *c, request_fault *fault)
 {
     long long limit = model_max_len(c->room->model), prompt = (long long)c->prompt_count, want = c->asked.max_tokens;
     if (prompt + (want ? want : 1) <= limit) return true;
-    return request_refuse(fault, "input_tokens",
-                          "This model's maximum context length is %lld tokens. However, you requested %lld output tokens "
-                          "and your prompt contains %lld input tokens, for a total of %lld tokens. Please reduce the length "
-                          "of the input prompt or the number of requested output tokens.",
-                          limit, want ? want : 1, prompt, prompt + (want ? want : 1));
+    return request_refuse(
+        fault, "input_tokens",
+        "This model's maximum context length is %lld tokens. However, you requested %lld output tokens "
+        "and your prompt contains %lld input tokens, for a total of %lld tokens. Please reduce the length "
+        "of the input prompt or the number of requested output tokens.",
+        limit, want ? want : 1, prompt, prompt + (want ? want : 1));
 }
 
 static bool render(chat *c, hy_ids *ids, request_fault *fault)
@@ -365,7 +370,9 @@ static void name_answer(chat *c, http_exchange *x)
 void chat_handle(void *user, http_exchange *x)
 {
     chat_room *room = user;
-    request_fault fault = {.status = 400, .type = "Bad Request", .param = "body",
+    request_fault fault = {.status = 400,
+                           .type = "Bad Request",
+                           .param = "body",
                            .message = "1 validation error:\n  {'type': 'model_attributes_type', 'loc': ('body',), "
                                       "'msg': 'The body must be JSON with Content-Type application/json'}"};
     if (room->stopping) {
@@ -385,7 +392,8 @@ void chat_handle(void *user, http_exchange *x)
     hy_model_describe(room->model, &info);
     size_t length;
     const char *body = http_body(x, &length);
-    bool ok = chat_request_parse(body, length, &defaults, room->options->template_kwargs, info.vocab, &c->asked, &fault);
+    bool ok =
+        chat_request_parse(body, length, &defaults, room->options->template_kwargs, info.vocab, &c->asked, &fault);
     if (ok) c->logprob_stride = c->asked.logprobs ? (size_t)c->asked.top_logprobs + 1 : 0;
     /* The engine may call back before submit returns; the exchange is complete by then. */
     c->next = room->first;

@@ -62,7 +62,8 @@ static bool get_integer(const chat_request *r, const char *name, int64_t *out, r
 }
 
 /* A number within [low, high]. */
-static bool get_number(const chat_request *r, const char *name, double low, double high, float *out, request_fault *fault)
+static bool get_number(const chat_request *r, const char *name, double low, double high, float *out,
+                       request_fault *fault)
 {
     const json_t *v = field(r, name);
     if (!v) return true;
@@ -75,7 +76,8 @@ static bool get_number(const chat_request *r, const char *name, double low, doub
     return true;
 }
 
-static bool get_ids(const chat_request *r, const char *name, int vocab, int32_t **ids, size_t *count, request_fault *fault)
+static bool get_ids(const chat_request *r, const char *name, int vocab, int32_t **ids, size_t *count,
+                    request_fault *fault)
 {
     const json_t *v = field(r, name);
     if (!v) return true;
@@ -103,7 +105,8 @@ static bool get_stop(chat_request *r, request_fault *fault)
     const json_t *v = field(r, "stop");
     if (!v) return true;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    if (n > MAX_STOPS) return request_refuse(fault, "stop", "stop has %zu strings, at most %d are allowed", n, MAX_STOPS);
+    if (n > MAX_STOPS)
+        return request_refuse(fault, "stop", "stop has %zu strings, at most %d are allowed", n, MAX_STOPS);
     r->stop = calloc(n + 1, sizeof *r->stop);
     if (!r->stop) return request_refuse(fault, "stop", "out of memory");
     for (size_t i = 0; i < n; i++) {
@@ -124,7 +127,8 @@ static bool get_bias(chat_request *r, int vocab, request_fault *fault)
     r->bias = calloc(json_object_size(v) + 1, sizeof *r->bias);
     if (!r->bias) return request_refuse(fault, "logit_bias", "out of memory");
     const char *key;
-    json_object_foreach(v, key, value) {
+    json_object_foreach(v, key, value)
+    {
         char *end;
         errno = 0;
         long long id = strtoll(key, &end, 10);
@@ -132,13 +136,13 @@ static bool get_bias(chat_request *r, int vocab, request_fault *fault)
             return request_refuse(fault, "logit_bias", "logit_bias has the key %.40s, which is not a token id", key);
         }
         if (id < 0 || id >= vocab) {
-            return request_refuse(fault, "logit_bias", "logit_bias has the token id %lld, outside the vocabulary of %d", id, vocab);
+            return request_refuse(fault, "logit_bias", "logit_bias has the token id %lld, outside the vocabulary of %d",
+                                  id, vocab);
         }
         if (!json_is_number(value)) return schema(fault, "logit_bias", "float_type", "Input should be a valid number");
         double b = json_number_value(value);
         if (isnan(b)) return request_refuse(fault, "logit_bias", "logit_bias of token %lld is not a number", id);
-        r->bias[r->sampling.bias_count++] =
-            (hy_token_bias){(int32_t)id, (float)(b < -100 ? -100 : b > 100 ? 100 : b)};
+        r->bias[r->sampling.bias_count++] = (hy_token_bias){(int32_t)id, (float)(b < -100 ? -100 : b > 100 ? 100 : b)};
     }
     r->sampling.bias = r->bias;
     return true;
@@ -149,8 +153,8 @@ static bool get_logprobs(chat_request *r, request_fault *fault)
     int64_t top = 0;
     if (!get_bool(r, "logprobs", &r->logprobs, fault) || !get_integer(r, "top_logprobs", &top, fault)) return false;
     if (top < 0 || top > MAX_TOP_LOGPROBS) {
-        return request_refuse(fault, "top_logprobs", "top_logprobs must be between 0 and %d, got %lld", MAX_TOP_LOGPROBS,
-                              (long long)top);
+        return request_refuse(fault, "top_logprobs", "top_logprobs must be between 0 and %d, got %lld",
+                              MAX_TOP_LOGPROBS, (long long)top);
     }
     if (top && !r->logprobs) {
         return request_refuse(fault, "top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
@@ -183,8 +187,8 @@ static bool get_cuts(chat_request *r, request_fault *fault)
 {
     hy_sampling *s = &r->sampling;
     int64_t top_k = s->top_k, seed = s->seed;
-    if (!get_number(r, "temperature", 0, 2, &s->temperature, fault) || !get_number(r, "top_p", 0, 1, &s->top_p, fault) ||
-        !get_number(r, "min_p", 0, 1, &s->min_p, fault) ||
+    if (!get_number(r, "temperature", 0, 2, &s->temperature, fault) ||
+        !get_number(r, "top_p", 0, 1, &s->top_p, fault) || !get_number(r, "min_p", 0, 1, &s->min_p, fault) ||
         !get_number(r, "frequency_penalty", -2, 2, &s->frequency_penalty, fault) ||
         !get_number(r, "presence_penalty", -2, 2, &s->presence_penalty, fault) ||
         !get_number(r, "repetition_penalty", 0, 1e6, &s->repetition_penalty, fault) ||
@@ -198,7 +202,8 @@ static bool get_cuts(chat_request *r, request_fault *fault)
     if (top_k < -1 || top_k > INT32_MAX) {
         return request_refuse(fault, "top_k", "top_k must be 0 (disable), or at least 1, got %lld.", (long long)top_k);
     }
-    if (seed < -1) return request_refuse(fault, "seed", "seed must be -1 (draw one) or at least 0, got %lld", (long long)seed);
+    if (seed < -1)
+        return request_refuse(fault, "seed", "seed must be -1 (draw one) or at least 0, got %lld", (long long)seed);
     if (s->temperature > 1e-5f && s->temperature < 0.01f) {
         log_line(HY_LOG_WARNING, "temperature %g is raised to 0.01", (double)s->temperature);
         s->temperature = 0.01f;
@@ -215,7 +220,8 @@ static bool get_stream(chat_request *r, request_fault *fault)
     if (!json_is_object(options)) {
         return schema(fault, "stream_options", "model_type", "Input should be a valid dictionary");
     }
-    if (!r->stream) return request_refuse(fault, "stream_options", "Stream options can only be defined when `stream=True`.");
+    if (!r->stream)
+        return request_refuse(fault, "stream_options", "Stream options can only be defined when `stream=True`.");
     r->include_usage = json_is_true(json_object_get(options, "include_usage"));
     r->continuous_usage = json_is_true(json_object_get(options, "continuous_usage_stats"));
     return true;
@@ -250,14 +256,27 @@ static bool get_template(chat_request *r, const json_t *default_kwargs, request_
 static bool refuse_unsupported(const chat_request *r, request_fault *fault)
 {
     static const char *const names[] = {
-        "structured_outputs", "prompt_logprobs", "logprob_token_ids", "use_beam_search", "kv_transfer_params",
-        "ec_transfer_params", "truncate_prompt_tokens", "thinking_token_budget", "repetition_detection", "echo",
-        "return_tokens_as_token_ids", "return_prompt_text", "return_assistant_tokens_mask", "return_token_offsets",
-        "chat_template", "documents",
+        "structured_outputs",
+        "prompt_logprobs",
+        "logprob_token_ids",
+        "use_beam_search",
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "truncate_prompt_tokens",
+        "thinking_token_budget",
+        "repetition_detection",
+        "echo",
+        "return_tokens_as_token_ids",
+        "return_prompt_text",
+        "return_assistant_tokens_mask",
+        "return_token_offsets",
+        "chat_template",
+        "documents",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *v = field(r, names[i]);
-        if (v && !json_is_false(v)) return request_refuse(fault, names[i], "%s is not supported by this server", names[i]);
+        if (v && !json_is_false(v))
+            return request_refuse(fault, names[i], "%s is not supported by this server", names[i]);
     }
     const json_t *n = field(r, "n");
     if (n && !(json_is_integer(n) && json_integer_value(n) == 1)) {
@@ -266,11 +285,13 @@ static bool refuse_unsupported(const chat_request *r, request_fault *fault)
     const json_t *format = field(r, "response_format");
     const char *kind = json_string_value(json_object_get(format, "type"));
     if (format && (!kind || strcmp(kind, "text") != 0)) {
-        return request_refuse(fault, "response_format", "response_format other than {\"type\": \"text\"} is not supported by this server");
+        return request_refuse(fault, "response_format",
+                              "response_format other than {\"type\": \"text\"} is not supported by this server");
     }
     const json_t *priority = field(r, "priority");
     if (priority && json_integer_value(priority) != 0) {
-        return request_refuse(fault, "priority", "priority needs --scheduling-policy priority, which this server does not have");
+        return request_refuse(fault, "priority",
+                              "priority needs --scheduling-policy priority, which this server does not have");
     }
     return true;
 }
@@ -279,8 +300,10 @@ static bool get_tools(chat_request *r, request_fault *fault)
 {
     r->tools = field(r, "tools");
     const json_t *choice = field(r, "tool_choice");
-    if (r->tools && !json_is_array(r->tools)) return schema(fault, "tools", "list_type", "Input should be a valid list");
-    if (r->tools && json_array_size(r->tools) == 0) return request_refuse(fault, "tools", "tools must not be an empty list");
+    if (r->tools && !json_is_array(r->tools))
+        return schema(fault, "tools", "list_type", "Input should be a valid list");
+    if (r->tools && json_array_size(r->tools) == 0)
+        return request_refuse(fault, "tools", "tools must not be an empty list");
     if (choice && !r->tools && !(json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0)) {
         return request_refuse(fault, "tool_choice", "When using `tool_choice`, `tools` must be set.");
     }
@@ -288,10 +311,34 @@ static bool get_tools(chat_request *r, request_fault *fault)
     const char *name = choice ? json_string_value(choice) : "auto";
     if (name && strcmp(name, "none") == 0) return true;
     if (!name || strcmp(name, "auto") == 0) {
-        return request_refuse(fault, NULL, "\"%s\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
+        return request_refuse(fault, NULL,
+                              "\"%s\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
                               name ? name : "named");
     }
     return request_refuse(fault, NULL, "tool_choice=\"%.32s\" requires --tool-call-parser to be set", name);
+}
+
+/* The template would drop parts that it does not know; a question about a picture must not be answered without it. */
+static bool check_parts(const chat_request *r, request_fault *fault)
+{
+    size_t i, j;
+    json_t *message, *part;
+    json_array_foreach(r->messages, i, message)
+    {
+        if (!json_is_object(message))
+            return schema(fault, "messages", "dict_type", "Input should be a valid dictionary");
+        const json_t *content = json_object_get(message, "content");
+        if (!json_is_array(content)) continue;
+        json_array_foreach(content, j, part)
+        {
+            const char *type = json_string_value(json_object_get(part, "type"));
+            if (json_is_string(part) || (type && strcmp(type, "text") == 0)) continue;
+            return request_refuse(fault, "messages",
+                                  "messages[%zu] has a part of type %.40s; this server takes text only", i,
+                                  type ? type : "(none)");
+        }
+    }
+    return true;
 }
 
 bool chat_request_parse(const char *text, size_t length, const hy_sampling *defaults, const json_t *default_kwargs,
@@ -307,7 +354,8 @@ bool chat_request_parse(const char *text, size_t length, const hy_sampling *defa
                  e.position, e.text);
         return false;
     }
-    if (!json_is_object(r->body)) return schema(fault, "", "model_attributes_type", "Input should be a valid dictionary");
+    if (!json_is_object(r->body))
+        return schema(fault, "", "model_attributes_type", "Input should be a valid dictionary");
     r->messages = json_object_get(r->body, "messages");
     if (!r->messages) return schema(fault, "messages", "missing", "Field required");
     if (!json_is_array(r->messages)) return schema(fault, "messages", "list_type", "Input should be a valid list");
@@ -325,7 +373,7 @@ bool chat_request_parse(const char *text, size_t length, const hy_sampling *defa
         !get_bool(r, "include_reasoning", &r->include_reasoning, fault) ||
         !get_bool(r, "return_token_ids", &r->return_token_ids, fault) ||
         !get_bool(r, "skip_special_tokens", &skip_special, fault) || !get_template(r, default_kwargs, fault) ||
-        !get_tools(r, fault) || !refuse_unsupported(r, fault))
+        !get_tools(r, fault) || !check_parts(r, fault) || !refuse_unsupported(r, fault))
         return false;
     s->stop_ids = r->stop_ids, s->allowed_ids = r->allowed_ids;
     r->keep_special = !skip_special;

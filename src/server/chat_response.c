@@ -20,8 +20,10 @@ const char *chat_finish_name(hy_finish finish)
 static void write_piece(json_writer *w, const char *key, chat_piece piece)
 {
     writer_key(w, key);
-    if (piece.text) writer_string(w, piece.text, piece.length);
-    else writer_null(w);
+    if (piece.text)
+        writer_string(w, piece.text, piece.length);
+    else
+        writer_null(w);
 }
 
 static void write_token(json_writer *w, const text_tokenizer *tok, hy_logprob p)
@@ -29,7 +31,8 @@ static void write_token(json_writer *w, const text_tokenizer *tok, hy_logprob p)
     size_t length;
     const char *bytes = text_tokenizer_bytes(tok, p.token, &length);
     writer_key(w, "token"), writer_string(w, bytes, length);
-    writer_key(w, "logprob"), writer_number(w, isfinite(p.logprob) && p.logprob > -9999.0f ? (double)p.logprob : -9999.0);
+    writer_key(w, "logprob"),
+        writer_number(w, isfinite(p.logprob) && p.logprob > -9999.0f ? (double)p.logprob : -9999.0);
     writer_key(w, "bytes");
     writer_array(w);
     for (size_t i = 0; i < length; i++) writer_integer(w, (unsigned char)bytes[i]);
@@ -91,9 +94,12 @@ static void write_usage(json_writer *w, chat_usage usage, bool details)
 static void write_stop_reason(json_writer *w, const chat_ending *end)
 {
     writer_key(w, "stop_reason");
-    if (end->stop_string) writer_text(w, end->stop_string);
-    else if (end->stop_id >= 0) writer_integer(w, end->stop_id);
-    else writer_null(w);
+    if (end->stop_string)
+        writer_text(w, end->stop_string);
+    else if (end->stop_id >= 0)
+        writer_integer(w, end->stop_id);
+    else
+        writer_null(w);
 }
 
 static void begin(json_writer *w, const chat_head *head, const char *object)
@@ -107,8 +113,9 @@ static void begin(json_writer *w, const chat_head *head, const char *object)
     writer_array(w);
 }
 
-void chat_write_whole(buffer *out, const chat_head *head, chat_piece content, chat_piece reasoning, chat_logprobs logprobs,
-                      const chat_ending *end, chat_usage usage, const int32_t *ids, size_t id_count)
+void chat_write_whole(buffer *out, const chat_head *head, chat_piece content, chat_piece reasoning,
+                      chat_logprobs logprobs, const chat_ending *end, chat_usage usage, const int32_t *ids,
+                      size_t id_count)
 {
     json_writer w = {.out = out};
     begin(&w, head, "chat.completion");
@@ -132,8 +139,8 @@ void chat_write_whole(buffer *out, const chat_head *head, chat_piece content, ch
     writer_key(&w, "service_tier"), writer_null(&w);
     writer_key(&w, "system_fingerprint"), writer_text(&w, head->fingerprint);
     write_usage(&w, usage, true);
-    static const char *const nulls[] = {"prompt_logprobs", "prompt_token_ids", "prompt_text", "kv_transfer_params",
-                                        "ec_transfer_params", "metrics"};
+    static const char *const nulls[] = {"prompt_logprobs",    "prompt_token_ids",   "prompt_text",
+                                        "kv_transfer_params", "ec_transfer_params", "metrics"};
     for (size_t i = 0; i < sizeof nulls / sizeof *nulls; i++) writer_key(&w, nulls[i]), writer_null(&w);
     writer_end(&w);
 }

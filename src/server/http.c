@@ -84,8 +84,10 @@ void http_post(http_server *s, void (*fn)(void *user), void *user)
     s->posted = list;
     if (ok) s->posted[s->posted_count++] = (struct posted){fn, user};
     pthread_mutex_unlock(&s->lock);
-    if (ok) event_active(s->wake, EV_READ, 0);
-    else log_line(HY_LOG_ERROR, "out of memory: an event for the HTTP loop was lost");
+    if (ok)
+        event_active(s->wake, EV_READ, 0);
+    else
+        log_line(HY_LOG_ERROR, "out of memory: an event for the HTTP loop was lost");
 }
 
 static void on_signal(evutil_socket_t fd, short what, void *arg)
@@ -132,7 +134,8 @@ static hy_status start(http_server *s, const http_options *options, hy_error *er
     evhttp_set_gencb(s->http, dispatch, s);
     evhttp_set_allowed_methods(s->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
                                             EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_PATCH);
-    evhttp_set_max_body_size(s->http, (ev_ssize_t)(options->max_body_bytes ? options->max_body_bytes : (size_t)64 << 20));
+    evhttp_set_max_body_size(s->http,
+                             (ev_ssize_t)(options->max_body_bytes ? options->max_body_bytes : (size_t)64 << 20));
     evhttp_set_max_headers_size(s->http, 1 << 20);
     const char *host = options->host && *options->host ? options->host : "0.0.0.0";
     struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(s->http, host, (ev_uint16_t)options->port);
@@ -149,7 +152,8 @@ hy_status http_open(const http_options *options, http_server **server, hy_error 
     if (options->port < 0 || options->port > 65535) {
         return error_set(err, HY_USAGE, "--port must be 0 to 65535, not %d", options->port);
     }
-    if (options->api_key_count > MAX_KEYS) return error_set(err, HY_USAGE, "at most %d API keys can be given", MAX_KEYS);
+    if (options->api_key_count > MAX_KEYS)
+        return error_set(err, HY_USAGE, "at most %d API keys can be given", MAX_KEYS);
     evthread_use_pthreads();
     http_server *s = calloc(1, sizeof *s);
     if (!s) return error_memory(err, "the HTTP server", sizeof *s);
@@ -158,7 +162,8 @@ hy_status http_open(const http_options *options, http_server **server, hy_error 
         s->keys[i] = memory_string(options->api_keys[i], strlen(options->api_keys[i]));
         if (s->keys[i]) s->key_count++;
     }
-    hy_status status = s->key_count == options->api_key_count ? start(s, options, err) : error_memory(err, "API keys", 0);
+    hy_status status =
+        s->key_count == options->api_key_count ? start(s, options, err) : error_memory(err, "API keys", 0);
     if (status != HY_OK) {
         http_close(s);
         return status;
@@ -292,8 +297,10 @@ static void dispatch(struct evhttp_request *request, void *arg)
             return;
         }
     }
-    if (known) http_reply_error(x, 405, "Method Not Allowed", NULL, false, "Method Not Allowed");
-    else http_reply_error(x, 404, "Not Found", NULL, false, "Not Found");
+    if (known)
+        http_reply_error(x, 405, "Method Not Allowed", NULL, false, "Method Not Allowed");
+    else
+        http_reply_error(x, 404, "Not Found", NULL, false, "Not Found");
 }
 
 const char *http_body(http_exchange *x, size_t *length)
@@ -357,8 +364,10 @@ void http_reply(http_exchange *x, int status, const char *type, const char *body
 
 void http_reply_json(http_exchange *x, int status, const buffer *body)
 {
-    if (buffer_ok(body)) http_reply(x, status, "application/json", body->data, body->length);
-    else http_reply(x, 500, "text/plain", "out of memory", 13);
+    if (buffer_ok(body))
+        http_reply(x, status, "application/json", body->data, body->length);
+    else
+        http_reply(x, 500, "text/plain", "out of memory", 13);
 }
 
 void http_write_error(buffer *out, int status, const char *type, const char *param, bool suffix, const char *message)
@@ -379,7 +388,8 @@ void http_write_error(buffer *out, int status, const char *type, const char *par
     buffer_free(&text);
 }
 
-void http_reply_error(http_exchange *x, int status, const char *type, const char *param, bool suffix, const char *message)
+void http_reply_error(http_exchange *x, int status, const char *type, const char *param, bool suffix,
+                      const char *message)
 {
     buffer body = {0};
     http_write_error(&body, status, type, param, suffix, message);

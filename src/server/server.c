@@ -39,8 +39,8 @@ static void write_permission(json_writer *w, int64_t created)
     static const struct {
         const char *name;
         bool value;
-    } flags[] = {{"allow_create_engine", false}, {"allow_sampling", true}, {"allow_logprobs", true},
-                 {"allow_search_indices", false}, {"allow_view", true}, {"allow_fine_tuning", false}};
+    } flags[] = {{"allow_create_engine", false},  {"allow_sampling", true}, {"allow_logprobs", true},
+                 {"allow_search_indices", false}, {"allow_view", true},     {"allow_fine_tuning", false}};
     writer_key(w, "permission");
     writer_array(w);
     writer_object(w);
@@ -49,7 +49,8 @@ static void write_permission(json_writer *w, int64_t created)
     writer_key(w, "id"), writer_text(w, name);
     writer_key(w, "object"), writer_text(w, "model_permission");
     writer_key(w, "created"), writer_integer(w, created);
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) writer_key(w, flags[i].name), writer_bool(w, flags[i].value);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        writer_key(w, flags[i].name), writer_bool(w, flags[i].value);
     writer_key(w, "organization"), writer_text(w, "*");
     writer_key(w, "group"), writer_null(w);
     writer_key(w, "is_blocking"), writer_bool(w, false);
@@ -91,8 +92,10 @@ static void on_signal(void *user)
     bool again = s->room.stopping;
     s->room.stopping = true;
     log_line(HY_LOG_INFO, again ? "Stopping at once." : "Shutting down.");
-    if (again || !s->room.first) http_stop(s->room.http);
-    else chat_cancel_all(&s->room);
+    if (again || !s->room.first)
+        http_stop(s->room.http);
+    else
+        chat_cancel_all(&s->room);
 }
 
 hy_status server_open(hy_model *model, hy_engine *engine, const server_options *options, server **out, hy_error *err)
@@ -104,10 +107,15 @@ hy_status server_open(hy_model *model, hy_engine *engine, const server_options *
     s->own_name[0] = s->info.name;
     s->created = (int64_t)time(NULL);
     bool named = options->served_name_count > 0;
-    s->room = (chat_room){.model = model, .engine = engine, .names = named ? options->served_names : s->own_name,
-                          .name_count = named ? options->served_name_count : 1, .options = &s->options};
+    s->room = (chat_room){.model = model,
+                          .engine = engine,
+                          .names = named ? options->served_names : s->own_name,
+                          .name_count = named ? options->served_name_count : 1,
+                          .options = &s->options};
     snprintf(s->room.fingerprint, sizeof s->room.fingerprint, "hayate-%s-%s", HY_VERSION, s->info.backend);
-    http_options http = {.host = options->host, .port = options->port, .api_keys = options->api_keys,
+    http_options http = {.host = options->host,
+                         .port = options->port,
+                         .api_keys = options->api_keys,
                          .api_key_count = options->api_key_count};
     hy_status status = http_open(&http, &s->room.http, err);
     if (status != HY_OK) {

@@ -171,6 +171,9 @@ class ChatTest(unittest.TestCase):
         self.refused(400, None, tools=[{"type": "function", "function": {"name": "f"}}])
         self.refused(400, "tools", tools=[])
         self.refused(400, "body.messages", messages="x")
+        self.refused(400, "body.messages", messages=["x"])
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        self.assertIn("image_url", self.refused(400, "messages", messages=[{"role": "user", "content": [picture]}])["message"])
         self.refused(400, None, messages=[{"role": "tool", "content": "x"}])
 
     def test_broken_bodies(self):
