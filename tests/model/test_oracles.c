@@ -146,7 +146,7 @@ static void check_oracle(const char *name)
     if (safetensors_open(path, &oracle, &err) != HY_OK) fail_msg("%s: %s", name, err.message);
     tie_check ties = {.oracle = oracle, .shape = *model_ops_model(shape), .ops = model_ops(shape)};
     forward_observer observer = {observe, &ties};
-    oracle_result r;
+    oracle_result r = {0};
     if (oracle_run(TEST_DATA "/oracle", name, "reference", 0, false, &observer, &r, &err) != HY_OK)
         fail_msg("%s: %s", name, err.message);
     printf("%-10s logits: median %.1e, p90 %.1e; %zu of %zu lists differ, widest gap %.1e; weights within %.1e\n", name,
@@ -172,7 +172,7 @@ static void test_cpu_replayed(void **state)
     (void)state;
     for (int i = 0; i < ORACLES; i++) {
         hy_error err = {0};
-        oracle_result r;
+        oracle_result r = {0};
         if (oracle_run(TEST_DATA "/oracle", names[i], "cpu", 0, true, NULL, &r, &err) != HY_OK)
             fail_msg("%s: %s", names[i], err.message);
         printf("%-10s logits: median %.1e, p90 %.1e; %zu greedy ids differ; weights within %.1e\n", names[i], r.median, r.p90,
