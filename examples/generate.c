@@ -1,0 +1,41 @@
+/* Continues a prompt:  generate MODEL "text"   (or token ids "1,2,3" for a model without a tokenizer) */
+#include <hayate.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool print(void *show_ids, const hy_event *event)
+{
+    for (size_t i = 0; *(bool *)show_ids && i < event->id_count; i++) printf("%d ", (int)event->ids[i]);
+    fwrite(event->text, 1, event->text_length, stdout);
+    return fflush(stdout) == 0; /* false would cancel the request */
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) return fprintf(stderr, "usage: generate MODEL PROMPT\n"), 2;
+    hy_error err = {0};
+    hy_model *model = NULL;
+    hy_engine *engine = NULL;
+    hy_request *request = NULL;
+    hy_model_info info = {0};
+    hy_ids text = {0};
+    int32_t list[256], count = 0; /* the prompt as ids, when there is no tokenizer */
+    hy_status status = hy_model_open(argv[1], NULL, &model, &err);
+    if (status == HY_OK) status = hy_engine_open(model, NULL, &engine, &err);
+    if (status == HY_OK) hy_model_describe(model, &info);
+    if (info.has_tokenizer) status = hy_tokenize(model, argv[2], strlen(argv[2]), &text, &err);
+    for (char *id = strtok(argv[2], ", "); id && count < 256; id = strtok(NULL, ", ")) list[count++] = atoi(id);
+    if (status == HY_OK) {
+        bool show_ids = !info.has_tokenizer;
+        hy_request_options options = hy_request_defaults(model);
+        options.prompt_ids = show_ids ? list : text.data, options.prompt_count = show_ids ? (size_t)count : text.count;
+        options.sampling.temperature = 0, options.sampling.max_tokens = 32;
+        options.on_event = print, options.user = &show_ids;
+        status = hy_engine_submit(engine, &options, &request, &err);
+        if (status == HY_OK) status = hy_request_wait(request);
+    }
+    if (status != HY_OK) fprintf(stderr, "%s\n", err.message[0] ? err.message : hy_status_name(status));
+    hy_request_close(request), hy_ids_free(&text), hy_engine_close(engine), hy_model_close(model);
+    return status != HY_OK;
+}
