@@ -13,6 +13,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 60
 MODEL ?= models/m3-nano
 PORT ?= 8000
+MAKEFLAGS += --no-print-directory
 BUILD := cmake --build
 .DEFAULT_GOAL := all
 .PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan fuzz lint clean

@@ -4,7 +4,8 @@
  * A step runs the network over T rows. A row is one token of one sequence at one position; a prefill chunk, a decoded
  * token and a verified draft are rows alike. The forward pass (src/model/forward.h) is the only caller; it runs
  *
- *     begin, embed, per layer { attend_in, [index_select], attend, attend_out, route + experts | feed_dense }, head, sample
+ *     begin, embed, per layer { attend_in, [index_select], attend, attend_out, route + experts | feed_dense },
+ *     head, sample, finish
  *
  * The operations are coarse, each the unit that a GPU would fuse. Tensors between them live in the backend's memory as
  * named tensors of an `ops_step`; `tensor_read` and `tensor_write` move them as float or int32 for tests, traces and
@@ -68,14 +69,16 @@ typedef struct ops_layer {
     bool sparse; /* block-sparse attention with an indexer, else dense causal */
     bool moe;    /* routed experts and shared expert, else dense feed-forward */
     weight input_norm, post_norm;              /* [1, hidden] */
-    weight q, k, v, o;                         /* [heads*head_dim, hidden], [kv_heads*head_dim, hidden] x2, [hidden, heads*head_dim] */
+    weight q, o;                               /* [heads*head_dim, hidden], [hidden, heads*head_dim] */
+    weight k, v;                               /* [kv_heads*head_dim, hidden] */
     weight q_norm, k_norm;                     /* [1, head_dim] */
     weight index_q, index_k;                   /* [index_heads*index_dim, hidden], [index_dim, hidden] */
     weight index_q_norm, index_k_norm;         /* [1, index_dim] */
     weight dense_gate, dense_up, dense_down;   /* [dense_width, hidden] x2, [hidden, dense_width] */
     weight router, router_bias;                /* [experts, hidden], [1, experts] */
     weight *expert_gate, *expert_up, *expert_down; /* [experts] of [expert_width, hidden] x2, [hidden, expert_width] */
-    weight shared_gate, shared_up, shared_down; /* [shared_width, hidden] x2, [hidden, shared_width]; WEIGHT_NONE: no shared expert */
+    /* [shared_width, hidden] x2, [hidden, shared_width]; WEIGHT_NONE: no shared expert */
+    weight shared_gate, shared_up, shared_down;
     float k_scale, v_scale;                    /* of an fp8 cache: stored = x / scale; 1 in the released models */
 } ops_layer;
 
@@ -144,7 +147,8 @@ typedef enum ops_tensor {
     OPS_X,             /* float [T, hidden]: the residual stream */
     OPS_Q,             /* float [T, heads, head_dim]: after norm and rotary */
     OPS_INDEX_Q,       /* float [T, index_heads, index_dim] */
-    OPS_SCORES,        /* float [T, index_heads, blocks]: block maxima, blocks = ceil(limits.positions / 128); -inf: not visible */
+    OPS_SCORES,        /* float [T, index_heads, blocks]: block maxima, -inf where not visible;
+                        * blocks = ceil(limits.positions / 128) */
     OPS_BLOCKS,        /* int32 [T, index_heads, index_top]: ascending, -1 last */
     OPS_ATTENTION,     /* float [T, heads, head_dim] */
     OPS_H,             /* float [T, hidden]: normed input of router and experts */
@@ -203,7 +207,8 @@ typedef struct hy_ops {
     void (*close)(ops_backend *backend);
 
     /* `blocks` rows of the layout, contents undefined. The layout is copied. */
-    hy_status (*cache_open)(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **cache, hy_error *err);
+    hy_status (*cache_open)(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **cache,
+                            hy_error *err);
     void (*cache_close)(ops_cache *cache);
     /* Bytes [offset, offset + bytes) of a block's row, out of and into the backend's memory. */
     void (*cache_read)(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out);
@@ -225,7 +230,7 @@ typedef struct hy_ops {
     /*
      * index_select = index_score over all blocks, index_top, index_merge of one part. The three are for a context that
      * is split over ranks: scores of blocks [first, first + count) into OPS_SCORES; the best index_top of that span as
-     * candidates of `part` (local block forced where the span has it); the merge of `parts` candidate lists into OPS_BLOCKS.
+     * candidates of `part` (local block forced where the span has it); the merge of `parts` lists into OPS_BLOCKS.
      */
     void (*index_select)(ops_step *step, int layer);
     void (*index_score)(ops_step *step, int layer, int32_t first, int32_t count);
@@ -260,7 +265,8 @@ extern const char ops_names[]; /* "cpu, reference" */
 
 /* The sampling chain on one row of logits in host memory (backend/sample.c), which defines it. `scratch` holds
  * sample_scratch_bytes(vocab). */
-void sample_row(const float *logits /* [vocab] */, int32_t vocab, const ops_sample *how, void *scratch, ops_sampled *out);
+void sample_row(const float *logits /* [vocab] */, int32_t vocab, const ops_sample *how, void *scratch,
+                ops_sampled *out);
 size_t sample_scratch_bytes(int32_t vocab);
 
 #endif

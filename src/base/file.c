@@ -60,7 +60,8 @@ hy_status file_read(const char *path, size_t limit, char **data, size_t *size, h
     if (s != HY_OK) return s;
     if (n > limit) {
         close(fd);
-        return error_at(err, HY_BAD_MODEL, path, "%s has %zu bytes, more than the %zu that are allowed here", path, n, limit);
+        return error_at(err, HY_BAD_MODEL, path, "%s has %zu bytes, more than the %zu that are allowed here", path, n,
+                        limit);
     }
     char *p = malloc(n + 1);
     if (!p) {

@@ -54,13 +54,20 @@ static void quoted(buffer *out, const char *s, size_t length)
         size_t n = 1;
         const char *put = NULL;
         char u[7];
-        if (c == '"') put = "\\\"";
-        else if (c == '\\') put = "\\\\";
-        else if (c == '\n') put = "\\n";
-        else if (c == '\r') put = "\\r";
-        else if (c == '\t') put = "\\t";
-        else if (c == '\b') put = "\\b";
-        else if (c == '\f') put = "\\f";
+        if (c == '"')
+            put = "\\\"";
+        else if (c == '\\')
+            put = "\\\\";
+        else if (c == '\n')
+            put = "\\n";
+        else if (c == '\r')
+            put = "\\r";
+        else if (c == '\t')
+            put = "\\t";
+        else if (c == '\b')
+            put = "\\b";
+        else if (c == '\f')
+            put = "\\f";
         else if (c < 0x20) {
             memcpy(u, "\\u00", 4);
             u[4] = hex[c >> 4], u[5] = hex[c & 15], u[6] = 0;
@@ -97,8 +104,10 @@ void writer_string(json_writer *w, const char *s, size_t length)
 
 void writer_text(json_writer *w, const char *s)
 {
-    if (s) writer_string(w, s, strlen(s));
-    else writer_null(w);
+    if (s)
+        writer_string(w, s, strlen(s));
+    else
+        writer_null(w);
 }
 
 void writer_integer(json_writer *w, int64_t value)

@@ -65,7 +65,8 @@ size_t utf8_encode(uint32_t code, char out[4])
         return 2;
     }
     if (code < 0x10000) {
-        out[0] = (char)(0xE0 | code >> 12), out[1] = (char)(0x80 | (code >> 6 & 0x3F)), out[2] = (char)(0x80 | (code & 0x3F));
+        out[0] = (char)(0xE0 | code >> 12), out[1] = (char)(0x80 | (code >> 6 & 0x3F)),
+        out[2] = (char)(0x80 | (code & 0x3F));
         return 3;
     }
     out[0] = (char)(0xF0 | code >> 18), out[1] = (char)(0x80 | (code >> 12 & 0x3F));
