@@ -77,7 +77,7 @@ NAMES = {"+": "sums", "-": "differences", "3": "sums of three", "*": "products"}
 
 
 def accuracy(model, encoder, device, mode, cells, count, limit, **how):
-    """Share of exactly right answers for every (kind, digits), on problems that training never saw (one digit: that it did)."""
+    """Share of exactly right answers for every (kind, digits), on problems that training never asks (one digit: that it does)."""
     problems, prompts = [], []
     for kind, digits in cells:
         r = random.Random(f"{kind} {digits} evaluation")

@@ -1,7 +1,7 @@
 """Arithmetic with visible, column-wise steps, and the many ways to ask for it.
 
 A problem is drawn with `draw`, which keeps the held-out problems (one in sixteen, by a hash of the operands) apart:
-training never sees them, the evaluation asks for nothing else.
+training never asks them (one may still come up as a step of a longer problem), the evaluation asks nothing else.
 """
 import zlib
 
