@@ -39,7 +39,9 @@ struct posted {
 struct http_server {
     struct event_base *base;
     struct evhttp *http;
-    struct event *wake, *interrupt, *terminate;
+    struct event *wake, *interrupt, *terminate, *drain;
+    int leaving;     /* replies handed to libevent and not yet written */
+    int drain_polls; /* left until http_run ends whatever is still leaving */
     struct route routes[MAX_ROUTES];
     size_t route_count;
     char *keys[MAX_KEYS];
@@ -180,6 +182,7 @@ void http_close(http_server *s)
     if (s->wake) event_free(s->wake);
     if (s->interrupt) event_free(s->interrupt);
     if (s->terminate) event_free(s->terminate);
+    if (s->drain) event_free(s->drain);
     if (s->base) event_base_free(s->base);
     for (size_t i = 0; i < s->key_count; i++) free(s->keys[i]);
     free(s->posted);
@@ -202,9 +205,20 @@ void http_run(http_server *s)
     event_base_dispatch(s->base);
 }
 
+static void poll_drain(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    http_server *s = arg;
+    if (s->leaving <= 0 || --s->drain_polls <= 0) event_base_loopexit(s->base, NULL);
+}
+
 void http_stop(http_server *s)
 {
-    event_base_loopexit(s->base, NULL);
+    if (s->drain) return;
+    struct timeval every = {.tv_usec = 10000};
+    s->drain_polls = 200;
+    s->drain = event_new(s->base, -1, EV_PERSIST, poll_drain, s);
+    if (!s->drain || event_add(s->drain, &every) != 0) event_base_loopexit(s->base, NULL);
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------------- */
@@ -339,9 +353,17 @@ static const char *phrase(int status)
     }
 }
 
+static void reply_left(struct evhttp_request *request, void *arg)
+{
+    (void)request;
+    ((http_server *)arg)->leaving--;
+}
+
 /* The connection may serve another request; its close must not reach this exchange any more. */
 static void release(http_exchange *x)
 {
+    x->server->leaving++;
+    evhttp_request_set_on_complete_cb(x->request, reply_left, x->server);
     if (!x->gone && x->connection) evhttp_connection_set_closecb(x->connection, NULL, NULL);
     free(x);
 }

@@ -30,7 +30,8 @@ void http_route(http_server *server, const char *method, const char *path, http_
 int http_port(const http_server *server);
 /* Runs until http_stop. */
 void http_run(http_server *server);
-void http_stop(http_server *server); /* from the loop */
+/* From the loop: ends http_run once the replies that are on their way have left, two seconds at most. */
+void http_stop(http_server *server);
 void http_close(http_server *server);
 
 /* Runs fn(user) on the loop soon; from any thread. */

@@ -61,7 +61,9 @@ class Server:
 
     def stop(self, sig=signal.SIGTERM):
         self.process.send_signal(sig)
-        return self.process.wait(timeout=30)
+        code = self.process.wait(timeout=30)
+        self.process.stderr.close()
+        return code
 
 
 class ChatTest(unittest.TestCase):
