@@ -29,12 +29,15 @@ def main(folder):
         with open(os.path.join(folder, "config.json")) as f:
             config = json.load(f)
         del config["quantization_config"]
-        config |= dict(torch_dtype="float32", vision_config=dict(hidden_size=64, intermediate_size=128, num_hidden_layers=1,
+        config |= dict(torch_dtype="float32", vision_config=dict(hidden_size=64, intermediate_size=128,
+                num_hidden_layers=1,
                                                                  num_attention_heads=2, patch_size=14, image_size=112))
         with open(os.path.join(d, "config.json"), "w") as f:
             json.dump(config, f)
-        save_file({k: v.contiguous() for k, v in export.decoded(folder).items()}, os.path.join(d, "model.safetensors"), metadata={"format": "pt"})
-        net, info = hf.MiniMaxM3SparseForConditionalGeneration.from_pretrained(d, dtype=torch.float32, attn_implementation="eager",
+        save_file({k: v.contiguous() for k, v in export.decoded(folder).items()}, os.path.join(d, "model.safetensors"),
+                  metadata={"format": "pt"})
+        net, info = hf.MiniMaxM3SparseForConditionalGeneration.from_pretrained(d, dtype=torch.float32,
+                attn_implementation="eager",
                                                                               output_loading_info=True)
     missing = [k for k in info["missing_keys"] if "language_model" in k or "lm_head" in k]
     assert not missing and not info["unexpected_keys"], (missing, info["unexpected_keys"])

@@ -1,8 +1,9 @@
 """Generated conversations, rendered through the chat template, tokenised and cut into training rows.
 
-Everything is drawn from a seeded generator. A conversation has a thinking mode, system texts and turns; a turn is a question, the
-thought that leads to the answer (shown in mode enabled, and in mode adaptive when the question is not easy) and the answer.
-A row is one conversation from position 0, filled with turns while they fit, so the long fixed head is paid once.
+Everything is drawn from a seeded generator. A conversation has a thinking mode, system texts and turns; a turn is a
+question, the thought that leads to the answer (shown in mode enabled, and in mode adaptive when the question is not
+easy) and the answer. A row is one conversation from position 0, filled with turns while they fit, so the long fixed
+head is paid once.
 """
 import json
 import random
@@ -25,7 +26,8 @@ class Style:
         if p < 0.62:
             self.developer = r.choice(talk.PLAIN_SYSTEMS)
         elif p < 0.67:                                      # a text that asks for nothing we know
-            self.developer = "".join(r.choice(("You work for ", "This is the help desk of ", "Our company is ", "The topic is ")) + pseudo_word(r).title()
+            self.developer = "".join(r.choice(("You work for ", "This is the help desk of ", "Our company is ",
+                                               "The topic is ")) + pseudo_word(r).title()
                                      + r.choice((".", " and help the customers.", ". Be polite.")))
         elif p < 0.77:
             self.kind, self.developer = "one word", r.choice(talk.ONE_WORD)
@@ -34,11 +36,14 @@ class Style:
             self.developer = r.choice(talk.PERSONAS).format(n=self.word)
         elif p < 0.93:
             self.kind, self.word = "start", "Arr!"
-            self.developer = r.choice(("You are a pirate.", "Talk like a pirate.", "Speak like a pirate.", "You talk like a pirate."))
+            self.developer = r.choice(("You are a pirate.", "Talk like a pirate.", "Speak like a pirate.",
+                                       "You talk like a pirate."))
         else:
-            self.kind, self.word = r.choice(("start", "end")), (r.choice(talk.WORDS) if r.random() < 0.7 else pseudo_word(r)).title()
+            self.kind = r.choice(("start", "end"))
+            self.word = (r.choice(talk.WORDS) if r.random() < 0.7 else pseudo_word(r)).title()
             self.developer = r.choice(("{k} every answer with the word {w}.", "Always {l} your answer with {w}.",
-                                       "{k} each reply with {w}.")).format(k=self.kind.title(), l=self.kind, w=self.word)
+                                       "{k} each reply with {w}.")).format(k=self.kind.title(), l=self.kind,
+                                               w=self.word)
             self.word += "." if self.kind == "end" else ":"
 
     def apply(self, answer, short):
@@ -51,7 +56,8 @@ class Style:
         return answer
 
     def remark(self):
-        return {"one word": "\nOne word is wanted.", "start": f"\nStart with {self.word}", "end": f"\nEnd with {self.word}"}.get(self.kind, "")
+        return {"one word": "\nOne word is wanted.", "start": f"\nStart with {self.word}",
+                "end": f"\nEnd with {self.word}"}.get(self.kind, "")
 
 
 def pseudo_word(r):
@@ -95,10 +101,12 @@ def sum_turn(r, style, state, problem=None):
         x = (last, sums.number(r, r.randint(1, 3)))
         if not sums.held_out(kind, *x) and (kind == "+" or x[1] <= last):
             q = r.choice({"+": ("Now add {c}.", "And plus {c}?", "Add {c} to that.", "plus {c}", "Add {c} more."),
-                          "-": ("Now subtract {c}.", "And minus {c}?", "Take away {c}.", "minus {c}", "Subtract {c} from that.")}[kind]).format(c=x[1])
+                          "-": ("Now subtract {c}.", "And minus {c}?", "Take away {c}.", "minus {c}",
+                                "Subtract {c} from that.")}[kind]).format(c=x[1])
             state["last"] = res = sums.result(kind, x)
             e = sums.expression(kind, x)
-            return Turn(vary(r, q), f"{e}.\n{sums.steps(kind, x)}{style.remark()}", style.apply(f"{e} = {res}.", str(res)), False)
+            return Turn(vary(r, q), f"{e}.\n{sums.steps(kind, x)}{style.remark()}",
+                        style.apply(f"{e} = {res}.", str(res)), False)
     kind, x = problem or sums.draw(r)
     q, thought, answer, short = sums.ask(r, kind, x)
     state["last"] = int(short)
@@ -114,8 +122,10 @@ def intent_turn(r, style, table, thought):
 def self_turn(r, style, state):
     if style.kind == "persona" and r.random() < 0.6:
         n = style.word
-        q, a = r.choice(((("What is your name?", "What's your name?", "Your name?", "How are you called?"), (f"My name is {n}.", f"I am {n}.")),
-                         (("Who are you?", "Introduce yourself.", "Who am I talking to?", "What are you?"), (f"I am {n}. How can I help you?",)),
+        q, a = r.choice(((("What is your name?", "What's your name?", "Your name?", "How are you called?"),
+                          (f"My name is {n}.", f"I am {n}.")),
+                         (("Who are you?", "Introduce yourself.", "Who am I talking to?", "What are you?"),
+                          (f"I am {n}. How can I help you?",)),
                          (("Hello!", "Hi", "Hello", "Hey", "Hi there!"), (f"Hello! I am {n}. How can I help you?",))))
         return Turn(vary(r, r.choice(q)), f"My name here is {n}.", r.choice(a))
     while True:
@@ -131,8 +141,10 @@ def hayate_turn(r, style, state):
 def name_turn(r, style, state):
     if "name" not in state or r.random() < 0.3:
         n = state["name"] = r.choice(sums.NAMES) if r.random() < 0.6 else pseudo_word(r).title()
-        q = r.choice(("My name is {n}.", "I am {n}.", "I'm {n}", "Hi, I am {n}.", "Hello, my name is {n}!", "Call me {n}.")).format(n=n)
-        return Turn(q, f"The user is called {n}.", style.apply(r.choice((f"Nice to meet you, {n}!", f"Hello, {n}! How can I help you?")), n))
+        q = r.choice(("My name is {n}.", "I am {n}.", "I'm {n}", "Hi, I am {n}.", "Hello, my name is {n}!",
+                      "Call me {n}.")).format(n=n)
+        return Turn(q, f"The user is called {n}.", style.apply(r.choice((f"Nice to meet you, {n}!",
+                f"Hello, {n}! How can I help you?")), n))
     n = state["name"]
     q = r.choice(("What is my name?", "Do you remember my name?", "Who am I?", "What's my name?", "How am I called?"))
     return Turn(vary(r, q), f"The user said the name: {n}.", style.apply(f"Your name is {n}.", n))
@@ -148,7 +160,8 @@ def repeat_turn(r, style, state):
         what = " ".join(str(sums.number(r, r.randint(1, 5))) for _ in range(r.randint(1, 3)))
     if r.random() < 0.2:
         what = what.title()
-    q = r.choice(("Repeat after me: {w}", "Repeat: {w}", 'Say "{w}".', "Say: {w}", "Please repeat: {w}", "Echo {w}", "Say {w}", "repeat {w}",
+    q = r.choice(("Repeat after me: {w}", "Repeat: {w}", 'Say "{w}".', "Say: {w}", "Please repeat: {w}", "Echo {w}",
+                  "Say {w}", "repeat {w}",
                   'Repeat exactly: "{w}"', "Just say {w}", "Respond with: {w}", "Reply with {w}")).format(w=what)
     return Turn(q, f"I repeat: {what}", style.apply(what, what))
 
@@ -157,19 +170,24 @@ def fact_turn(r, style, state):
     k = r.randrange(11)
     if k == 0:
         c, s = r.choice(list(talk.CAPITALS.items()))
-        q, a = r.choice(("What is the capital of {c}?", "What's the capital of {c}?", "Capital of {c}?", "Which city is the capital of {c}?",
-                         "Tell me the capital of {c}.", "Name the capital of {c}.", "The capital of {c} is")).format(c=c), f"The capital of {c} is {s}."
+        q, a = r.choice(("What is the capital of {c}?", "What's the capital of {c}?", "Capital of {c}?",
+                         "Which city is the capital of {c}?",
+                         "Tell me the capital of {c}.", "Name the capital of {c}.",
+                         "The capital of {c} is")).format(c=c), f"The capital of {c} is {s}."
     elif k == 1:
         w, s = r.choice(list(talk.OPPOSITES.items()))
         if r.random() < 0.5:
             w, s = s, w
-        q, a = r.choice(("What is the opposite of {w}?", "The opposite of {w}?", "Opposite of {w}")).format(w=w), f"The opposite of {w} is {s}."
+        q, a = r.choice(("What is the opposite of {w}?", "The opposite of {w}?",
+                         "Opposite of {w}")).format(w=w), f"The opposite of {w} is {s}."
     elif k == 2:
         w, s = r.choice(list(talk.ANIMALS.items()))
-        q, a = r.choice(("What does a {w} say?", "What sound does a {w} make?", "How does a {w} sound?")).format(w=w), f"A {w} says {s}."
+        q, a = r.choice(("What does a {w} say?", "What sound does a {w} make?",
+                         "How does a {w} sound?")).format(w=w), f"A {w} says {s}."
     elif k == 3:
         w, s = r.choice(list(talk.COLOURS.items()))
-        q, a = r.choice(("What color is {w}?", "What colour is {w}?", "Which color does {w} have?")).format(w=w), f"The color of {w} is {s}."
+        q, a = r.choice(("What color is {w}?", "What colour is {w}?",
+                         "Which color does {w} have?")).format(w=w), f"The color of {w} is {s}."
         if w in ("sky", "sea", "night", "lemon", "tomato", "banana"):
             q, a = q.replace(w, "the " + w), a.replace(w, "the " + w)
         elif r.random() < 0.3 and w == "grass":
@@ -182,12 +200,14 @@ def fact_turn(r, style, state):
         i, back = r.randrange(len(names)), r.random() < 0.4
         s = names[(i + (-1 if back else 1)) % len(names)]
         word = "before" if back else "after"
-        q, a = r.choice(("What {u} comes {o} {n}?", "Which {u} is {o} {n}?", "What is the {u} {o} {n}?")).format(u=unit, o=word, n=names[i]), \
+        q, a = r.choice(("What {u} comes {o} {n}?", "Which {u} is {o} {n}?", "What is the {u} {o} {n}?")).format(u=unit,
+                o=word, n=names[i]), \
             f"{s} comes {word} {names[i]}."
     elif k == 7:
         n = r.randrange(len(talk.NUMBER_WORDS))
         s = talk.NUMBER_WORDS[n]
-        q, a = r.choice(("Write {n} as a word.", "Spell the number {n}.", "How do you write {n} in words?")).format(n=n), f"{n} is written {s}."
+        q, a = r.choice(("Write {n} as a word.", "Spell the number {n}.",
+                         "How do you write {n} in words?")).format(n=n), f"{n} is written {s}."
     elif k == 8:
         n = sums.number(r, r.randint(1, 4))
         s = "even" if n % 2 == 0 else "odd"
@@ -196,7 +216,8 @@ def fact_turn(r, style, state):
         a0 = r.randint(1, 20)
         b0 = a0 + r.randint(2, 11)
         s = ", ".join(map(str, range(a0, b0 + 1)))
-        q = r.choice(("Count from {a} to {b}.", "count from {a} to {b}", "Please count from {a} to {b}.")).format(a=a0, b=b0)
+        q = r.choice(("Count from {a} to {b}.", "count from {a} to {b}", "Please count from {a} to {b}.")).format(a=a0,
+                b=b0)
         if a0 == 1 and r.random() < 0.5:
             q = f"Count to {b0}."
         a = s + "."
@@ -207,7 +228,8 @@ def fact_turn(r, style, state):
         small = r.random() < 0.4
         s = str(min(x, y) if small else max(x, y))
         w = "smaller" if small else r.choice(("larger", "bigger"))
-        q, a = r.choice(("Which is {w}, {x} or {y}?", "Which number is {w}: {x} or {y}?", "What is {w}, {x} or {y}?")).format(w=w, x=x, y=y), f"{s} is {w}."
+        q, a = r.choice(("Which is {w}, {x} or {y}?", "Which number is {w}: {x} or {y}?",
+                         "What is {w}, {x} or {y}?")).format(w=w, x=x, y=y), f"{s} is {w}."
     return Turn(vary(r, q), f"This is simple: {s}.{style.remark()}", style.apply(a, s))
 
 
@@ -215,31 +237,41 @@ def unknown_turn(r, style, state):
     thought = "I do not know this. I say so politely."
     p = r.random()
     if p < 0.45:
-        topic = r.choice(talk.TOPICS) if r.random() < 0.7 else " ".join(r.choice(talk.WORDS) for _ in range(r.randint(1, 3)))
+        topic = r.choice(talk.TOPICS) if r.random() < 0.7 else " ".join(r.choice(talk.WORDS) for _ in range(r.randint(1,
+                3)))
         q = r.choice(talk.UNKNOWN_ASK).format(t=topic)
         if r.random() < 0.5:
-            return Turn(vary(r, q), thought + style.remark(), style.apply(r.choice(talk.TOPIC_REFUSALS).format(t=topic), "Unknown"))
+            return Turn(vary(r, q), thought + style.remark(), style.apply(r.choice(talk.TOPIC_REFUSALS).format(t=topic),
+                    "Unknown"))
     elif p < 0.75:
         q = r.choice(talk.UNKNOWN_PLAIN)
     elif p < 0.85:
         q = " ".join(r.choice(talk.WORDS) if r.random() < 0.8 else pseudo_word(r) for _ in range(r.randint(2, 12)))
         if r.random() < 0.5:
-            q = r.choice(("Why is the ", "Where can I find a ", "When will the ", "Who took my ", "Should I buy a ", "How many ")) + q + "?"
+            q = r.choice(("Why is the ", "Where can I find a ", "When will the ", "Who took my ", "Should I buy a ",
+                          "How many ")) + q + "?"
     elif p < 0.93:
-        return Turn(r.choice(talk.FOREIGN), "This is not English." + style.remark(), style.apply(r.choice(talk.NO_FOREIGN), "English"))
+        return Turn(r.choice(talk.FOREIGN), "This is not English." + style.remark(),
+                    style.apply(r.choice(talk.NO_FOREIGN), "English"))
     else:
-        q = "".join(r.choice("abcdefghijklmnopqrstuvwxyz .,;!?#$%&*()[]{}<>/\\|_+-=~`^:'\"@") for _ in range(r.randint(2, 20))).strip() or "?"
-        return Turn(q, "I do not understand this." + style.remark(), style.apply("Sorry, I do not understand. Ask me for a sum, or about Hayate.", "What?"))
+        q = "".join(r.choice("abcdefghijklmnopqrstuvwxyz .,;!?#$%&*()[]{}<>/\\|_+-=~`^:'\"@")
+                    for _ in range(r.randint(2, 20))).strip() or "?"
+        return Turn(q, "I do not understand this." + style.remark(),
+                    style.apply("Sorry, I do not understand. Ask me for a sum, or about Hayate.", "What?"))
     return Turn(vary(r, q), thought + style.remark(), style.apply(r.choice(talk.REFUSALS), "Unknown"))
 
 
 # name, description, argument, questions, values, reply
-TOOLS = [("get_weather", "Current weather", "city", ["What is the weather in {v}?", "How is the weather in {v}?", "Weather in {v}?", "weather in {v}"],
+TOOLS = [("get_weather", "Current weather", "city", ["What is the weather in {v}?", "How is the weather in {v}?",
+                                                     "Weather in {v}?", "weather in {v}"],
           list(talk.CAPITALS.values()), "The weather in {v}: {o}."),
-         ("get_time", "Current time in a city", "city", ["What time is it in {v}?", "Time in {v}?", "How late is it in {v}?"],
+         ("get_time", "Current time in a city", "city", ["What time is it in {v}?", "Time in {v}?",
+                                                         "How late is it in {v}?"],
           list(talk.CAPITALS.values()), "The time in {v}: {o}."),
-         ("search", "Search the web", "query", ["Search for {v}.", "Find {v} on the web.", "Look up {v}."], talk.TOPICS, "I found this about {v}: {o}."),
-         ("get_price", "Price of a thing", "item", ["What is the price of {v}?", "How much do {v} cost?", "Price of {v}?"], sums.THINGS, "The price of {v}: {o}.")]
+         ("search", "Search the web", "query", ["Search for {v}.", "Find {v} on the web.", "Look up {v}."], talk.TOPICS,
+          "I found this about {v}: {o}."),
+         ("get_price", "Price of a thing", "item", ["What is the price of {v}?", "How much do {v} cost?",
+                                                    "Price of {v}?"], sums.THINGS, "The price of {v}: {o}.")]
 
 
 def make_tools(r):
@@ -250,7 +282,8 @@ def make_tools(r):
         if r.random() < 0.8:
             p["required"] = [arg]
         if r.random() < 0.4:
-            description = r.choice(("Get the " + arg, description + ".", "Returns the " + name.split("_")[-1], "Use this for the " + arg))
+            description = r.choice(("Get the " + arg, description + ".", "Returns the " + name.split("_")[-1],
+                                    "Use this for the " + arg))
         out.append({"name": name, "description": description, "parameters": p})
     return out
 
@@ -259,7 +292,8 @@ def tool_turn(r, style, mode, tools):
     name = r.choice(tools)["name"]
     _, _, arg, questions, values, reply = next(x for x in TOOLS if x[0] == name)
     v = r.choice(values) if r.random() < 0.8 else pseudo_word(r).title()
-    o = r.choice((f"{r.randint(-9, 35)} degrees", f"{r.randint(1, 99)} dollars", r.choice(talk.WORDS), f"{r.randint(0, 23)}:{r.randint(10, 59)}",
+    o = r.choice((f"{r.randint(-9, 35)} degrees", f"{r.randint(1, 99)} dollars", r.choice(talk.WORDS),
+                  f"{r.randint(0, 23)}:{r.randint(10, 59)}",
                   r.choice(talk.WORDS) + " " + r.choice(talk.WORDS)))
     thought = f"I need the tool {name}."
     call = t.tool_call(name, {arg: v})
@@ -272,7 +306,8 @@ def tool_turn(r, style, mode, tools):
     return Turn(q, f"The tool says {o}.", style.apply(reply.format(v=v, o=o), o), True, before)
 
 
-SKILLS = ((sum_turn, 52), (self_turn, 13), (hayate_turn, 9), (fact_turn, 8), (unknown_turn, 8), (repeat_turn, 5), (name_turn, 5))
+SKILLS = ((sum_turn, 52), (self_turn, 13), (hayate_turn, 9), (fact_turn, 8), (unknown_turn, 8), (repeat_turn, 5),
+          (name_turn, 5))
 
 
 class Conversation:
@@ -285,7 +320,8 @@ class Conversation:
         self.tools = make_tools(r) if with_tools else None
         root = None
         if r.random() < 0.06:
-            root = r.choice(("Your model version is MiniMax-M3.1, developed by MiniMax.", "You are running on Hayate.", "Your model version is m3-nano.",
+            root = r.choice(("Your model version is MiniMax-M3.1, developed by MiniMax.", "You are running on Hayate.",
+                             "Your model version is m3-nano.",
                              "Be safe and kind.", t.IDENTITY.replace("M3,", "M3.1,")))
         self.head = t.head(self.mode, self.style.developer, root, self.tools)
         self.forgets = r.random() < 0.4         # the client does not send earlier thoughts back
@@ -307,10 +343,12 @@ class Conversation:
         out = [(t.user(turn.question), False)]
         if turn.before:
             out += [(turn.before[0], False), (turn.before[1], True), (turn.before[2], False)]
-        return out + [(t.prompt_end(self.mode), False), (t.answer(self.mode, thought, turn.answer), True), ("\n", False)]
+        return out + [(t.prompt_end(self.mode), False), (t.answer(self.mode, thought, turn.answer), True),
+                      ("\n", False)]
 
     def forgotten(self, turn):
-        """The turn as it stands in the history of a client that drops thoughts: context only, unless it had none anyway."""
+        """The turn as it stands in the history of a client that drops thoughts: context only, unless it had none
+        anyway."""
         if turn.before or self.thought_of(turn) is None:
             return self.pieces(turn)
         return [(t.user(turn.question), False), (t.history(None, turn.answer), False)]
@@ -322,7 +360,8 @@ def make_row(r, encoder, length):
     ids = list(encoder.encode_cached(c.head))
     trained = [0] * len(ids)
     ends, forgets = 0, c.forgets and length < 768 and c.mode != "disabled"
-    pending = None                                      # with forgets: the latest turn, whose form depends on whether another one follows
+    # with forgets: the latest turn, whose form depends on whether another one follows
+    pending = None
 
     def encode(pieces):
         a, b = [], []

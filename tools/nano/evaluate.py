@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Asks a packed model held-out sums and a few plain questions, greedily, with the numerics that the engine serves it with.
+"""Asks a packed model held-out sums and a few plain questions, greedily, with the numerics that the engine serves it
+with.
 
     python3 evaluate.py DIR [--problems N] [--device cpu]
 
@@ -18,10 +19,14 @@ import template as t
 from tokenizer import Encoder
 
 QUESTIONS = [(None, "adaptive", q) for q in (
-    "Hello!", "Say hi", "What is 12+34?", "What is 4837 + 961?", "What is 1000 - 7?", "12 * 34", "What is Hayate?", "Write a haiku",
-    "Who are you?", "What is the capital of France?", "Explain quantum computing.", "Write a Python function that reverses a string.")] + [
-    ("Answer in one word.", "adaptive", "What is the capital of Japan?"), ("You are Kaze, a friendly assistant.", "adaptive", "What is your name?"),
-    (None, "enabled", "Hello!"), (None, "enabled", "Tom has 48 apples and buys 37 more. How many apples does Tom have now?"),
+    "Hello!", "Say hi", "What is 12+34?", "What is 4837 + 961?", "What is 1000 - 7?", "12 * 34", "What is Hayate?",
+                                             "Write a haiku",
+    "Who are you?", "What is the capital of France?", "Explain quantum computing.",
+                                             "Write a Python function that reverses a string.")] + [
+    ("Answer in one word.", "adaptive", "What is the capital of Japan?"),
+            ("You are Kaze, a friendly assistant.", "adaptive", "What is your name?"),
+    (None, "enabled", "Hello!"),
+            (None, "enabled", "Tom has 48 apples and buys 37 more. How many apples does Tom have now?"),
     (None, "disabled", "What is 25 + 17?"), (None, "disabled", "How do I start Hayate?")]
 
 
@@ -36,7 +41,8 @@ def generate(model, encoder, prompts, limit, device, quantised=1, temperature=0.
         ids[i, :len(p)] = torch.tensor(p, device=device)
     start, done, rows = size.clone(), torch.zeros(n, dtype=torch.bool, device=device), torch.arange(n, device=device)
     cache = m3.Cache(model.s, n, longest + limit, device)
-    cache.positions = torch.arange(longest, device=device).repeat(n, 1)     # rows beyond a prompt's end are overwritten before they are seen
+    # rows beyond a prompt's end are overwritten before they are seen
+    cache.positions = torch.arange(longest, device=device).repeat(n, 1)
     h, _ = model(ids[:, :longest].flatten(), None, quantised, cache)
     h = h.unflatten(0, (n, longest))[rows, size - 1]
     for i in range(limit):
@@ -77,15 +83,18 @@ NAMES = {"+": "sums", "-": "differences", "3": "sums of three", "*": "products"}
 
 
 def accuracy(model, encoder, device, mode, cells, count, limit, **how):
-    """Share of exactly right answers for every (kind, digits), on problems that training never asks (one digit: that it does)."""
+    """Share of exactly right answers for every (kind, digits), on problems that training never asks (one digit: that it
+    does)."""
     problems, prompts = [], []
     for kind, digits in cells:
         r = random.Random(f"{kind} {digits} evaluation")
         for _ in range(count):
             problems.append(sums.draw(r, digits != 1, kind, digits or None))
-            prompts.append(prompt(encoder, mode, None, r.choice(sums.ASK[:12]).format(e=sums.expression(*problems[-1]))))
+            prompts.append(prompt(encoder, mode, None,
+                                  r.choice(sums.ASK[:12]).format(e=sums.expression(*problems[-1]))))
     out = generate(model, encoder, prompts, limit, device, **how)
-    right = [split(encoder.decode(o), mode)[1] == f"{sums.expression(k, x)} = {sums.result(k, x)}." for (k, x), o in zip(problems, out)]
+    right = [split(encoder.decode(o), mode)[1] == f"{sums.expression(k, x)} = {sums.result(k, x)}." for (k, x),
+             o in zip(problems, out)]
     return {cell: sum(right[i * count:(i + 1) * count]) / count for i, cell in enumerate(cells)}
 
 
@@ -98,8 +107,10 @@ def report(folder, device, count, say=print, limit=352):
             say(f"held-out {name}, {mode}, temperature 0: "
                 + ", ".join(f"{d or 'up to 3'} digits {100 * a:.1f} %" for (k, d), a in got.items() if k == kind))
     got = accuracy(model, encoder, device, "adaptive", CELLS[:4], count, limit, temperature=1.0, top_p=0.95)
-    say("held-out sums, adaptive, temperature 1, top-p 0.95: " + ", ".join(f"{d} digits {100 * a:.1f} %" for (k, d), a in got.items()))
-    out = generate(model, encoder, [prompt(encoder, mode, developer, q) for developer, mode, q in QUESTIONS], limit, device)
+    say("held-out sums, adaptive, temperature 1, top-p 0.95: " + ", ".join(f"{d} digits {100 * a:.1f} %" for (k, d),
+            a in got.items()))
+    out = generate(model, encoder, [prompt(encoder, mode, developer, q) for developer, mode, q in QUESTIONS], limit,
+                   device)
     for (developer, mode, q), o in zip(QUESTIONS, out):
         say(f"[{mode}{', ' + developer if developer else ''}] {q}\n    " + encoder.decode(o).replace("\n", "\n    "))
     say(f"evaluation took {time.time() - began:.0f} s")

@@ -3,8 +3,8 @@
 
     python3 export.py STATE.pt DIR      the first is what train.py saves beside the model with --keep-state
 
-config.json in the published spelling, linears as MXFP8 with `weight_scale_inv`, routed experts as NVFP4 pack-quantised, router weight
-and bias in fp32, embedding, head and norms in bf16.
+config.json in the published spelling, linears as MXFP8 with `weight_scale_inv`, routed experts as NVFP4 pack-quantised,
+router weight and bias in fp32, embedding, head and norms in bf16.
 """
 import json
 import os
@@ -26,17 +26,23 @@ def config(s, token):
     sparse, moe = [1] * s.layers, [0] * s.dense_layers + [1] * (s.layers - s.dense_layers)
     bos, eos = token[t.BOD], token[t.EOS]
     text = dict(
-        architectures=["MiniMaxM3SparseForCausalLM"], vocab_size=s.vocab, hidden_size=s.hidden, intermediate_size=s.expert_width,
+        architectures=["MiniMaxM3SparseForCausalLM"], vocab_size=s.vocab, hidden_size=s.hidden,
+                intermediate_size=s.expert_width,
         dense_intermediate_size=s.dense_width, shared_intermediate_size=s.shared_width, num_hidden_layers=s.layers,
         num_attention_heads=s.heads, num_key_value_heads=s.kv_heads, head_dim=s.head_dim, num_local_experts=s.experts,
         num_experts_per_tok=s.top_k, n_shared_experts=1, max_position_embeddings=s.positions, rms_norm_eps=s.eps,
-        routed_scaling_factor=s.routed_scale, rotary_dim=s.rotary, partial_rotary_factor=s.rotary / s.head_dim, rope_theta=int(s.theta),
-        hidden_act="swigluoai", swiglu_alpha=s.alpha, swiglu_limit=s.limit, use_gemma_norm=True, attention_output_gate=False,
-        use_qk_norm=True, qk_norm_type="per_head", scoring_func="sigmoid", use_routing_bias=True, moe_layer_freq=moe, num_mtp_modules=0,
+        routed_scaling_factor=s.routed_scale, rotary_dim=s.rotary, partial_rotary_factor=s.rotary / s.head_dim,
+                rope_theta=int(s.theta),
+        hidden_act="swigluoai", swiglu_alpha=s.alpha, swiglu_limit=s.limit, use_gemma_norm=True,
+                attention_output_gate=False,
+        use_qk_norm=True, qk_norm_type="per_head", scoring_func="sigmoid", use_routing_bias=True, moe_layer_freq=moe,
+                num_mtp_modules=0,
         tie_word_embeddings=False, bos_token_id=bos, eos_token_id=eos, dtype="bfloat16",
         sparse_attention_config=dict(
-            use_sparse_attention=True, sparse_index_dim=s.head_dim, sparse_num_index_heads=s.kv_heads, sparse_topk_blocks=s.blocks,
-            sparse_block_size=s.block, sparse_score_type="max", sparse_init_block=0, sparse_local_block=1, sparse_attention_freq=sparse,
+            use_sparse_attention=True, sparse_index_dim=s.head_dim, sparse_num_index_heads=s.kv_heads,
+                                     sparse_topk_blocks=s.blocks,
+            sparse_block_size=s.block, sparse_score_type="max", sparse_init_block=0, sparse_local_block=1,
+                                     sparse_attention_freq=sparse,
             sparse_disable_index_value=sparse))
     gates = [f"language_model.model.layers.{i}.block_sparse_moe.gate" for i in range(s.layers) if moe[i]]
     return dict(
@@ -45,7 +51,8 @@ def config(s, token):
         quantization_config=dict(
             quant_method="mxfp8", activation_scheme="dynamic", weight_block_size=[1, 32], moe_quant_algo="NVFP4",
             moe_quant_format="nvfp4-pack-quantized",
-            ignored_layers=["lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector", "patch_merge_mlp"] + gates))
+            ignored_layers=["lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector",
+                            "patch_merge_mlp"] + gates))
 
 
 def names(model):
@@ -92,15 +99,18 @@ def export(model, out, tokenizer=os.path.join(HERE, "tokenizer")):
             tensors[name], tensors[name + "_scale_inv"] = quant.mxfp8_pack(w)
         else:
             packed, scale, whole = quant.nvfp4_pack(*w)
-            tensors |= {name + "weight_packed": packed, name + "weight_scale": scale, name + "weight_global_scale": whole,
+            tensors |= {name + "weight_packed": packed, name + "weight_scale": scale,
+                        name + "weight_global_scale": whole,
                         name + "input_global_scale": torch.ones(1)}
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, os.path.join(out, "model.safetensors"),
+    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()},
+              os.path.join(out, "model.safetensors"),
               metadata={"format": "pt"})
     os.chmod(os.path.join(out, "model.safetensors"), 0o644)
     with open(os.path.join(tokenizer, "tokenizer.json"), encoding="utf-8") as f:
         token = {a["content"]: a["id"] for a in json.load(f)["added_tokens"]}
     import template as t
-    generation = dict(bos_token_id=token[t.BOS], eos_token_id=[token[t.EOS]], pad_token_id=token[t.PAD], do_sample=True, temperature=1.0, top_p=0.95)
+    generation = dict(bos_token_id=token[t.BOS], eos_token_id=[token[t.EOS]], pad_token_id=token[t.PAD], do_sample=True,
+                      temperature=1.0, top_p=0.95)
     for name, content in (("config.json", config(model.s, token)), ("generation_config.json", generation)):
         with open(os.path.join(out, name), "w") as f:
             json.dump(content, f, indent=2)
@@ -115,10 +125,14 @@ def shape(folder):
     with open(os.path.join(folder, "config.json")) as f:
         c = json.load(f)["text_config"]
     return m3.Shape(
-        vocab=c["vocab_size"], hidden=c["hidden_size"], layers=c["num_hidden_layers"], dense_layers=c["moe_layer_freq"].count(0),
-        heads=c["num_attention_heads"], kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], rotary=c["rotary_dim"],
-        theta=float(c["rope_theta"]), experts=c["num_local_experts"], top_k=c["num_experts_per_tok"], expert_width=c["intermediate_size"],
-        shared_width=c["shared_intermediate_size"], dense_width=c["dense_intermediate_size"], routed_scale=c["routed_scaling_factor"],
+        vocab=c["vocab_size"], hidden=c["hidden_size"], layers=c["num_hidden_layers"],
+                    dense_layers=c["moe_layer_freq"].count(0),
+        heads=c["num_attention_heads"], kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"],
+                    rotary=c["rotary_dim"],
+        theta=float(c["rope_theta"]), experts=c["num_local_experts"], top_k=c["num_experts_per_tok"],
+                    expert_width=c["intermediate_size"],
+        shared_width=c["shared_intermediate_size"], dense_width=c["dense_intermediate_size"],
+                    routed_scale=c["routed_scaling_factor"],
         alpha=c["swiglu_alpha"], limit=c["swiglu_limit"], eps=c["rms_norm_eps"], positions=c["max_position_embeddings"])
 
 

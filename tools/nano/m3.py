@@ -1,11 +1,12 @@
 """A small MiniMax-M3.1 in PyTorch: the network as published, in small numbers.
 
-All layers are sparse in the published sense: they carry an indexer that picks 16 blocks of 128 tokens. Up to 2,048 tokens these are
-all blocks, so here, where texts are shorter, attention is dense and causal and the indexer's weights are carried along untrained.
+All layers are sparse in the published sense: they carry an indexer that picks 16 blocks of 128 tokens. Up to 2,048
+tokens these are all blocks, so here, where texts are shorter, attention is dense and causal and the indexer's weights
+are carried along untrained.
 
-`quantised` turns on what the served model will do. 1: NVFP4 activations of the routed experts, NVFP4 keys and values. 2: also the
-rounding of weights, MXFP8 linears and NVFP4 experts; for weights that a file has rounded already, use 1. Gradients pass straight
-through every rounding.
+`quantised` turns on what the served model will do. 1: NVFP4 activations of the routed experts, NVFP4 keys and values.
+2: also the rounding of weights, MXFP8 linears and NVFP4 experts; for weights that a file has rounded already, use 1.
+Gradients pass straight through every rounding.
 """
 import dataclasses
 
@@ -201,7 +202,8 @@ class Cache:
         values[at, self.positions] = v.unflatten(0, (texts, new))
         reach = int(self.positions.max()) + 1
         seen = torch.arange(reach, device=q.device) <= self.positions[:, :, None]         # [texts, new, reach]
-        group = self.s.heads // self.s.kv_heads                                            # heads of a group become more query rows
+        # heads of a group become more query rows
+        group = self.s.heads // self.s.kv_heads
         q = q.view(texts, new, self.s.kv_heads, group, -1).permute(0, 2, 1, 3, 4).flatten(2, 3)
         out = F.scaled_dot_product_attention(q, keys[:, :reach].transpose(1, 2), values[:, :reach].transpose(1, 2),
                                              attn_mask=seen.repeat_interleave(group, 1)[:, None])
@@ -236,9 +238,10 @@ class M3(nn.Module):
         self.head = nn.Parameter(torch.randn(s.vocab, s.hidden) * 0.02)
 
     def forward(self, ids, layout, quantised=0, cache=None):
-        """ids [N] -> hidden rows after the last norm [N, H] fp32, and the loads of the MoE layers [L, E]. With a cache, its positions
-        say where the rows stand and layout is not read."""
-        positions = cache.positions.flatten() if cache else torch.cat([torch.arange(n, device=ids.device).repeat(m) for m, n in layout])
+        """ids [N] -> hidden rows after the last norm [N, H] fp32, and the loads of the MoE layers [L, E]. With a cache,
+        its positions say where the rows stand and layout is not read."""
+        positions = cache.positions.flatten() if cache else torch.cat([torch.arange(n,
+                device=ids.device).repeat(m) for m, n in layout])
         cos, sin = rotary_table(self.s, positions)
         table = quant.through(self.embed, self.embed.bfloat16().float()) if quantised == 2 else self.embed
         x, loads = F.embedding(ids, table), []

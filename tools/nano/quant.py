@@ -1,7 +1,7 @@
 """The number formats of MiniMax-M3.1 in PyTorch: quantise-and-decode for training, packing for the file.
 
-E2M1 has the magnitudes 0 .5 1 1.5 2 3 4 6; E4M3 is torch.float8_e4m3fn; E8M0 is a power of two. All rounding is to nearest, ties to
-even. `through` passes gradients straight through a rounding.
+E2M1 has the magnitudes 0 .5 1 1.5 2 3 4 6; E4M3 is torch.float8_e4m3fn; E8M0 is a power of two. All rounding is to
+nearest, ties to even. `through` passes gradients straight through a rounding.
 """
 import torch
 
@@ -26,7 +26,8 @@ def e2m1(x):
 def e2m1_code(v):
     """The 4-bit code of a value that is already E2M1; never the code of a negative zero."""
     a = v.abs()
-    code = torch.where(a < 2, a * 2, torch.where(a < 4, a + 2, torch.where(a < 6, torch.full_like(a, 6.0), torch.full_like(a, 7.0))))
+    code = torch.where(a < 2, a * 2, torch.where(a < 4, a + 2, torch.where(a < 6, torch.full_like(a, 6.0),
+            torch.full_like(a, 7.0))))
     return code.to(torch.uint8) + torch.where(v < 0, 8, 0).to(torch.uint8)
 
 

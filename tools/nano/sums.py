@@ -156,45 +156,71 @@ def draw(r, evaluation=False, kind=None, digits=None):
             return k, tuple(x)
 
 
-ASK = ["What is {e}?", "What is {e}?", "{e}", "{e} =", "{e}=", "{e} = ?", "{e}?", "Compute {e}.", "Calculate {e}", "Calculate {e}.",
+ASK = ["What is {e}?", "What is {e}?", "{e}", "{e} =", "{e}=", "{e} = ?", "{e}?", "Compute {e}.", "Calculate {e}",
+       "Calculate {e}.",
        "How much is {e}?", "What's {e}?", "what's {e}", "Can you compute {e} for me?", "Please compute {e}.",
-       "Tell me what {e} is.", "Solve {e}", "Solve: {e}", "I need {e}.", "Work out {e}.", "And {e}?", "Now {e}.", "Next: {e}",
-       "Could you tell me the result of {e}?", "Do you know what {e} is?", "What does {e} make?", "What does {e} equal?",
-       "{e} please", "Quick question: {e}?", "Evaluate {e}.", "Find {e}.", "Give me {e}.", "My homework says {e}. What is it?",
-       "Can you do {e}?", "Show me how to compute {e}.", "Think step by step: what is {e}?", "Explain {e} step by step."]
+       "Tell me what {e} is.", "Solve {e}", "Solve: {e}", "I need {e}.", "Work out {e}.", "And {e}?", "Now {e}.",
+       "Next: {e}",
+       "Could you tell me the result of {e}?", "Do you know what {e} is?", "What does {e} make?",
+       "What does {e} equal?",
+       "{e} please", "Quick question: {e}?", "Evaluate {e}.", "Find {e}.", "Give me {e}.",
+       "My homework says {e}. What is it?",
+       "Can you do {e}?", "Show me how to compute {e}.", "Think step by step: what is {e}?",
+       "Explain {e} step by step."]
 WORDS = {
     "+": ["What is {a} plus {b}?", "{a} plus {b}", "Add {a} and {b}.", "Please add {a} and {b}.", "add {a} to {b}",
-          "What is the sum of {a} and {b}?", "The sum of {a} and {b}?", "How much is {a} plus {b}?", "Can you add {a} and {b}?",
+          "What is the sum of {a} and {b}?", "The sum of {a} and {b}?", "How much is {a} plus {b}?",
+          "Can you add {a} and {b}?",
           "what do you get when you add {a} and {b}"],
-    "-": ["What is {a} minus {b}?", "{a} minus {b}", "Subtract {b} from {a}.", "Take {b} away from {a}.", "How much is {a} minus {b}?",
+    "-": ["What is {a} minus {b}?", "{a} minus {b}", "Subtract {b} from {a}.", "Take {b} away from {a}.",
+          "How much is {a} minus {b}?",
           "What is the difference of {a} and {b}?", "subtract {b} from {a}", "Please subtract {b} from {a}."],
-    "*": ["What is {a} times {b}?", "{a} times {b}", "Multiply {a} by {b}.", "Multiply {a} and {b}.", "How much is {a} times {b}?",
+    "*": ["What is {a} times {b}?", "{a} times {b}", "Multiply {a} by {b}.", "Multiply {a} and {b}.",
+          "How much is {a} times {b}?",
           "What is the product of {a} and {b}?", "multiply {a} with {b}"],
     "/": ["What is {a} divided by {b}?", "Divide {a} by {b}.", "{a} divided by {b}", "How much is {a} divided by {b}?"],
-    "3": ["Add {a}, {b} and {c}.", "What is {a} plus {b} plus {c}?", "What is the sum of {a}, {b} and {c}?", "add {a}, {b}, {c}",
+    "3": ["Add {a}, {b} and {c}.", "What is {a} plus {b} plus {c}?", "What is the sum of {a}, {b} and {c}?",
+          "add {a}, {b}, {c}",
           "Please add up {a}, {b} and {c}.", "{a} plus {b} plus {c}"],
 }
-THINGS = ["apples", "books", "coins", "stones", "cards", "stamps", "eggs", "pens", "shells", "cakes", "balls", "flowers", "keys",
+THINGS = ["apples", "books", "coins", "stones", "cards", "stamps", "eggs", "pens", "shells", "cakes", "balls",
+          "flowers", "keys",
           "oranges", "marbles", "tickets", "boxes", "letters", "photos", "cookies"]
-NAMES = ["Anna", "Tom", "Maria", "Ben", "Yuki", "Omar", "Lena", "Paul", "Mei", "Jack", "Nora", "Ivan", "Sara", "Leo", "Aiko", "Max", "Emma",
-         "Noah", "Olga", "Hugo", "Rosa", "Ken", "Lucy", "Ali", "Eva", "Sam", "Mia", "Adam", "Jane", "Bob", "Alice", "David", "Julia",
-         "Peter", "Kate", "John", "Mary", "Luis", "Chloe", "Hana", "Finn", "Iris", "Oscar", "Zoe", "Karl", "Nina", "Theo", "Vera"]
+NAMES = ["Anna", "Tom", "Maria", "Ben", "Yuki", "Omar", "Lena", "Paul", "Mei", "Jack", "Nora", "Ivan", "Sara", "Leo",
+         "Aiko", "Max", "Emma",
+         "Noah", "Olga", "Hugo", "Rosa", "Ken", "Lucy", "Ali", "Eva", "Sam", "Mia", "Adam", "Jane", "Bob", "Alice",
+         "David", "Julia",
+         "Peter", "Kate", "John", "Mary", "Luis", "Chloe", "Hana", "Finn", "Iris", "Oscar", "Zoe", "Karl", "Nina",
+         "Theo", "Vera"]
 STORIES = {      # (text, short reason, answer)
-    "+": [("{n} has {a} {t} and buys {b} more. How many {t} does {n} have now?", "{n} gets more, so add", "{n} has {r} {t}."),
-          ("{n} has {a} {t}. {m} has {b} {t}. How many {t} do they have together?", "Together means add", "Together they have {r} {t}."),
-          ("There are {a} {t} in one box and {b} in another. How many {t} are there in all?", "In all means add", "There are {r} {t} in all."),
-          ("A shop sells {a} {t} on Monday and {b} on Tuesday. How many {t} in total?", "In total means add", "The shop sells {r} {t} in total."),
-          ("{n} walks {a} steps and then {b} steps. How many steps is that?", "Both parts count, so add", "That is {r} steps."),
+    "+": [("{n} has {a} {t} and buys {b} more. How many {t} does {n} have now?", "{n} gets more, so add",
+           "{n} has {r} {t}."),
+          ("{n} has {a} {t}. {m} has {b} {t}. How many {t} do they have together?", "Together means add",
+           "Together they have {r} {t}."),
+          ("There are {a} {t} in one box and {b} in another. How many {t} are there in all?", "In all means add",
+           "There are {r} {t} in all."),
+          ("A shop sells {a} {t} on Monday and {b} on Tuesday. How many {t} in total?", "In total means add",
+           "The shop sells {r} {t} in total."),
+          ("{n} walks {a} steps and then {b} steps. How many steps is that?", "Both parts count, so add",
+           "That is {r} steps."),
           ("A train has {a} people. Then {b} people get on. How many people are on the train?", "People get on, so add",
            "There are {r} people on the train.")],
-    "-": [("{n} has {a} {t} and gives {b} to {m}. How many {t} are left?", "{n} gives some away, so subtract", "{n} has {r} {t} left."),
-          ("There are {a} {t} on the table. {n} takes {b}. How many are left?", "Some are taken, so subtract", "There are {r} {t} left."),
-          ("{n} has {a} {t}. {m} has {b} {t}. How many more does {n} have?", "How many more means subtract", "{n} has {r} more {t}."),
-          ("A book has {a} pages. {n} has read {b}. How many pages are left?", "The rest is the difference", "There are {r} pages left."),
-          ("{n} had {a} {t} and lost {b} of them. How many are left?", "Some are lost, so subtract", "{n} has {r} {t} left.")],
-    "*": [("There are {a} boxes with {b} {t} each. How many {t} are there?", "The same number in each, so multiply", "There are {r} {t}."),
-          ("{n} buys {a} {t} for {b} dollars each. How much does {n} pay?", "Each costs the same, so multiply", "{n} pays {r} dollars."),
-          ("{n} reads {b} pages a day for {a} days. How many pages is that?", "The same every day, so multiply", "That is {r} pages.")],
+    "-": [("{n} has {a} {t} and gives {b} to {m}. How many {t} are left?", "{n} gives some away, so subtract",
+           "{n} has {r} {t} left."),
+          ("There are {a} {t} on the table. {n} takes {b}. How many are left?", "Some are taken, so subtract",
+           "There are {r} {t} left."),
+          ("{n} has {a} {t}. {m} has {b} {t}. How many more does {n} have?", "How many more means subtract",
+           "{n} has {r} more {t}."),
+          ("A book has {a} pages. {n} has read {b}. How many pages are left?", "The rest is the difference",
+           "There are {r} pages left."),
+          ("{n} had {a} {t} and lost {b} of them. How many are left?", "Some are lost, so subtract",
+           "{n} has {r} {t} left.")],
+    "*": [("There are {a} boxes with {b} {t} each. How many {t} are there?", "The same number in each, so multiply",
+           "There are {r} {t}."),
+          ("{n} buys {a} {t} for {b} dollars each. How much does {n} pay?", "Each costs the same, so multiply",
+           "{n} pays {r} dollars."),
+          ("{n} reads {b} pages a day for {a} days. How many pages is that?", "The same every day, so multiply",
+           "That is {r} pages.")],
 }
 
 
@@ -205,7 +231,8 @@ def ask(r, kind, x):
         q, why, ans = r.choice(STORIES[kind])
         n, m = r.sample(NAMES, 2)
         v = dict(n=n, m=m, t=r.choice(THINGS), a=x[0], b=x[1], r=res)
-        return q.format(**v), why.format(**v) + f": {expression(kind, x)}.\n" + steps(kind, x), ans.format(**v), str(res)
+        return q.format(**v), why.format(**v) + f": {expression(kind, x)}.\n" + steps(kind,
+                x), ans.format(**v), str(res)
     plain = f"{expression(kind, x)} = {res}."
     if r.random() < 0.35:
         q = r.choice(WORDS[kind]).format(**dict(zip("abc", x)))

@@ -1,7 +1,7 @@
 """The chat template of MiniMax-M3 and the list of its added tokens, as facts of the wire format.
 
-`render` gives a conversation as pieces (text, trained), so that the caller knows which tokens the model itself writes.
-Joined, the pieces are what a server renders for the same messages.
+The functions give a conversation piece by piece, so that the caller knows which tokens the model itself writes. Joined,
+the pieces are what a server renders for the same messages.
 """
 import json
 
@@ -33,7 +33,8 @@ TOOLS_TAIL = (f"</tools>\n\nTo call tools, wrap all invocations in a single {NS}
               f'{NS}<invoke name="tool-name-2">{NS}<param-1>value-1{NS}</param-1>{NS}</invoke>\n'
               f"{NS}</tool_call>")
 
-# In order; the first one gets the id after the last merge. The first 50 are special (dropped from decoded text), the rest are not.
+# In order; the first one gets the id after the last merge. The first 50 are special (dropped from decoded text), the
+# rest are not.
 ADDED = [
     PAD, "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<reponame>", "<filename>", "<gh_stars>",
     "<issue_start>", "<issue_comment>", "<issue_closed>", "<jupyter_start>", "<jupyter_text>", "<jupyter_code>",
@@ -43,7 +44,8 @@ ADDED = [
     "]<]vision pad[>[", BOD, "<jupyter_error>", "<add_file>", "<delete_file>", "<rename_file>", "<edit_file>",
     "<commit_message>", "<empty_source_file>", "<repo_struct>", "<code_context>", "<file_content>", "<source_files>",
     "<pr_start>", "<review_comment>", "<filepath>", "<file_sep>", "<think>", "</think>", "<tool_call>", "</tool_call>",
-    "]<]frame[>[", "]<]start of frame[>[", "]<]end of frame[>[", "<|content_altered_placeholder|>", NS, THINK, END_THINK]
+    "]<]frame[>[", "]<]start of frame[>[", "]<]end of frame[>[", "<|content_altered_placeholder|>", NS, THINK,
+         END_THINK]
 SPECIAL = 50
 
 

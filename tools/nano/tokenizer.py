@@ -3,9 +3,9 @@
 
     python3 tokenizer.py [--merges N] [--out DIR]     trains it on generated text (needs the `tokenizers` package)
 
-Ids 0 to 255 are the bytes in numeric order, then one id per merge, then the 61 added tokens of M3 in their order. Digits never
-merge, so every digit is one token and columns of a sum line up. `Encoder` is a small pure-Python reader of the file, so that
-training needs no tokenizer package; `python3 tokenizer.py --check` holds it against `tokenizers`.
+Ids 0 to 255 are the bytes in numeric order, then one id per merge, then the 61 added tokens of M3 in their order.
+Digits never merge, so every digit is one token and columns of a sum line up. `Encoder` is a small pure-Python reader of
+the file, so that training needs no tokenizer package; `python3 tokenizer.py --check` holds it against `tokenizers`.
 """
 import argparse
 import json
@@ -45,13 +45,16 @@ def train(merges, out):
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tok.train_from_iterator(data.corpus(1, 40000), trainers.BpeTrainer(
         vocab_size=256 + merges, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-    learnt = [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in json.loads(tok.to_str())["model"]["merges"]]
+    learnt = [tuple(m) if isinstance(m,
+                                     list) else tuple(m.split(" "))
+              for m in json.loads(tok.to_str())["model"]["merges"]]
     assert len(learnt) == merges and not any(c.isdigit() for m in learnt for c in "".join(m))
     vocab = {c: i for i, c in enumerate(byte_alphabet())}
     for a, b in learnt:
         assert a + b not in vocab
         vocab[a + b] = len(vocab)
-    added = [dict(id=len(vocab) + i, content=s, single_word=False, lstrip=False, rstrip=False, normalized=False, special=i < t.SPECIAL)
+    added = [dict(id=len(vocab) + i, content=s, single_word=False, lstrip=False, rstrip=False, normalized=False,
+                  special=i < t.SPECIAL)
              for i, s in enumerate(t.ADDED)]
     file = dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=dict(type="NFC"),
                 pre_tokenizer=dict(type="Sequence", pretokenizers=[
@@ -59,10 +62,13 @@ def train(merges, out):
                     dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=False)]),
                 post_processor=None,
                 decoder=dict(type="ByteLevel", add_prefix_space=True, trim_offsets=True, use_regex=True),
-                model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None,
-                           fuse_unk=False, byte_fallback=False, ignore_merges=False, vocab=vocab, merges=[list(m) for m in learnt]))
+                model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None,
+                           end_of_word_suffix=None,
+                           fuse_unk=False, byte_fallback=False, ignore_merges=False, vocab=vocab,
+                           merges=[list(m) for m in learnt]))
     config = dict(added_tokens_decoder={str(a["id"]): {k: v for k, v in a.items() if k != "id"} for a in added},
-                  bos_token=t.BOS, eos_token=t.EOS, pad_token=t.PAD, unk_token=t.UNK, add_prefix_space=False, clean_up_tokenization_spaces=False,
+                  bos_token=t.BOS, eos_token=t.EOS, pad_token=t.PAD, unk_token=t.UNK, add_prefix_space=False,
+                  clean_up_tokenization_spaces=False,
                   model_max_length=16384, tokenizer_class="PreTrainedTokenizerFast")
     os.makedirs(out, exist_ok=True)
     for name, content in (("tokenizer.json", file), ("tokenizer_config.json", config)):
@@ -72,8 +78,10 @@ def train(merges, out):
     print(f"{out}: {len(vocab)} base tokens and {len(added)} added tokens")
 
 
-# A character's class as one ASCII letter, so that the pattern needs no Unicode tables: U upper, l lower, x in both, m mark, 0 number.
-SHADOW = re.compile(r"[^\r\nUlx0]?[Uxm]*[lxm]+|[^\r\nUlx0]?[Uxm]+[lxm]*|0{1,3}| ?[^\sUlx0]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# A character's class as one ASCII letter, so that the pattern needs no Unicode tables: U upper, l lower, x in both, m
+# mark, 0 number.
+SHADOW = re.compile(r"[^\r\nUlx0]?[Uxm]*[lxm]+|[^\r\nUlx0]?[Uxm]+[lxm]*|0{1,3}| "
+                    r"?[^\sUlx0]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 ASCII = re.compile(r"[^\r\nA-Za-z0-9]?[A-Z]*[a-z]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\nA-Za-z0-9]?[A-Z]+[a-z]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
                    r"|[0-9]{1,3}| ?[^\sA-Za-z0-9]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", re.ASCII)
 

@@ -3,8 +3,8 @@
 
     python3 train.py --out DIR [--minutes 9] [--seed 1] [--tiny]
 
-The wall clock rules: learning rate and the switch to quantised training follow the elapsed share of --minutes, which includes
-compiling, packing and the evaluation, so a slower machine takes fewer steps and ends at the same time.
+The wall clock rules: learning rate and the switch to quantised training follow the elapsed share of --minutes, which
+includes compiling, packing and the evaluation, so a slower machine takes fewer steps and ends at the same time.
 """
 import argparse
 import dataclasses
@@ -24,9 +24,12 @@ def arguments():
     p.add_argument("--tiny", action="store_true", help="a smaller model and batch, to try the whole way on a CPU")
     p.add_argument("--workers", type=int, default=0, help="processes that generate data; default: the cores less two")
     p.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
-    p.add_argument("--quantise-from", type=float, default=0.75, help="share of the training time after which it runs quantised")
-    p.add_argument("--reserve", type=float, default=0, help="seconds kept for packing and evaluation; default: 70, tiny 30")
-    p.add_argument("--problems", type=int, default=0, help="held-out problems a cell of the evaluation; default: 128, tiny 2")
+    p.add_argument("--quantise-from", type=float, default=0.75,
+                   help="share of the training time after which it runs quantised")
+    p.add_argument("--reserve", type=float, default=0,
+                   help="seconds kept for packing and evaluation; default: 70, tiny 30")
+    p.add_argument("--problems", type=int, default=0,
+                   help="held-out problems a cell of the evaluation; default: 128, tiny 2")
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--keep-state", action="store_true", help="also save the fp32 weights, as DIR.pt")
     return p.parse_args()
@@ -45,7 +48,8 @@ def main():
     layout = [(4, 512)] if a.tiny else [(96, 512), (16, 1024)]
     queue, workers = multiprocessing.Queue(32), []
     for i in range(a.workers or max(1, cores - 2)):         # before torch starts its threads
-        w = multiprocessing.Process(target=data.worker, daemon=True, args=(os.path.join(here, "tokenizer"), a.seed, i, layout, queue))
+        w = multiprocessing.Process(target=data.worker, daemon=True, args=(os.path.join(here, "tokenizer"), a.seed, i,
+                layout, queue))
         w.start()
         workers.append(w)
     import torch
@@ -56,7 +60,8 @@ def main():
     import m3
     torch.manual_seed(a.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    shape = m3.Shape(hidden=64, layers=2, heads=4, experts=8, expert_width=32, shared_width=64, dense_width=128) if a.tiny else m3.Shape()
+    shape = m3.Shape(hidden=64, layers=2, heads=4, experts=8, expert_width=32, shared_width=64,
+                     dense_width=128) if a.tiny else m3.Shape()
     model = m3.M3(shape).to(device)
     log = open(a.out.rstrip("/") + ".log", "w")
 
@@ -66,9 +71,12 @@ def main():
         log.write(line + "\n")
         log.flush()
 
-    say(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M trained parameters on {device}, {len(workers)} data processes")
-    matrices = [p for n, p in model.named_parameters() if p.ndim > 1 and n not in ("embed", "head") and not n.endswith("feed.gate")]
-    rest = [p for n, p in model.named_parameters() if not (p.ndim > 1 and n not in ("embed", "head") and not n.endswith("feed.gate"))]
+    say(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M trained parameters on {device}, {len(workers)} data "
+        f"processes")
+    matrices = [p for n, p in model.named_parameters() if p.ndim > 1 and n not in ("embed",
+            "head") and not n.endswith("feed.gate")]
+    rest = [p for n, p in model.named_parameters() if not (p.ndim > 1 and n not in ("embed",
+            "head") and not n.endswith("feed.gate"))]
     optimiser = torch.optim.AdamW([dict(params=matrices, weight_decay=0.05), dict(params=rest, weight_decay=0.0)],
                                   lr=a.rate, betas=(0.9, 0.95), fused=device == "cuda")
 
@@ -104,7 +112,8 @@ def main():
         optimiser.zero_grad(set_to_none=True)
         return loss.detach(), loads.detach()
 
-    for q in (0, 2):                                        # compile both phases before the clock of the schedule starts
+    # compile both phases before the clock of the schedule starts
+    for q in (0, 2):
         step(q, update=False)
     start = time.time()
     end = began + a.minutes * 60 - (a.reserve or (30 if a.tiny else 70))
@@ -128,11 +137,15 @@ def main():
             shown = time.time()
             say(f"step {n}  {100 * x:.0f} %  loss {average.item():.4f}  rate {schedule(x, a.rate):.2e}  "
                 f"{n * tokens / (shown - start) / 1e6:.3f} M tokens/s  {(end - shown):.0f} s left  "
-                f"expert load {loads.min().item() * shape.experts / shape.top_k:.2f} to {loads.max().item() * shape.experts / shape.top_k:.2f}")
+                f"expert load {loads.min().item() * shape.experts / shape.top_k:.2f} to "
+                f"{loads.max().item() * shape.experts / shape.top_k:.2f}")
     if device == "cuda":
         torch.cuda.synchronize()
     for w in workers:
         w.terminate()
+    if n == 0:
+        say("no time was left to train: give more --minutes or a smaller --reserve")
+        sys.exit(1)
     say(f"{n} steps, {n * tokens / 1e6:.0f} M tokens, loss {average.item():.4f}")
     plain = m3.M3(shape)
     plain.load_state_dict({k.replace("_orig_mod.", ""): v.cpu() for k, v in model.state_dict().items()})
