@@ -111,38 +111,33 @@ void cpu_cache_values(const ops_cache *cache, int layer, int head, int32_t block
 }
 
 /*
- * 16 tokens at a time are laid out as a panel of packed weights, bytes of a column side by side, and decoded by the same
+ * 16 tokens at a time are laid out as a panel of packed weights, 32 bits of a token in its lane, and decoded by the same
  * kernels: tokens take the place of outputs.
  */
 void cpu_cache_index_keys(const ops_cache *cache, int layer, int32_t block, uint8_t *bytes, float *out)
 {
     const cache_layout *l = &cache->layout;
     const cpu_kernels *kernels = cache->backend->kernels;
-    const uint8_t *at = index_at(cache, layer, block);
-    int dim = l->index_dim, row = (int)(l->index_scales / CACHE_BLOCK);
+    int dim = l->index_dim, row = (int)(l->index_scales / CACHE_BLOCK), groups = dim / NVFP4_GROUP;
+    const uint8_t *data = index_at(cache, layer, block), *scales = data + l->index_scales;
+    bool nvfp4 = l->index == CACHE_NVFP4;
     for (int first = 0; first < CACHE_BLOCK; first += LANES, out += (size_t)dim * LANES) {
-        const uint8_t *data = at + (size_t)(first * row);
-        if (l->index == CACHE_NVFP4) {
-            const uint8_t *scales = at + l->index_scales + first * (dim / NVFP4_GROUP);
-            for (int n = 0; n < LANES; n++)
-                for (int g = 0; g < dim / NVFP4_GROUP; g++) {
-                    uint8_t *group = bytes + g * (NVFP4_GROUP_BYTES + 1) * LANES + n;
-                    *group = scales[n * (dim / NVFP4_GROUP) + g];
-                    for (int i = 0; i < NVFP4_GROUP_BYTES; i++)
-                        group[(1 + i) * LANES] = data[n * row + g * NVFP4_GROUP_BYTES + i];
-                }
-            kernels->decode_nvfp4(bytes, dim, out);
-            for (int i = 0; i < dim * LANES && cache->backend->options.read == READBACK_E4M3; i++)
-                out[i] = e4m3_round(out[i]);
-        } else if (l->index == CACHE_FP8) {
-            for (int n = 0; n < LANES; n++)
-                for (int i = 0; i < dim; i++) bytes[i * LANES + n] = data[n * row + i];
-            kernels->decode_e4m3(bytes, dim, out);
-        } else {
-            for (int n = 0; n < LANES; n++)
-                for (int i = 0; i < dim; i++) memcpy(bytes + (i * LANES + n) * 2, data + n * row + 2 * i, 2);
-            kernels->decode_bf16(bytes, dim, out);
+        for (int n = 0; n < LANES; n++, data += row) {
+            for (int at = 0; at < row; at += 4) {
+                int line = nvfp4 ? at / (NVFP4_UNIT / 2) * NVFP4_UNIT_LINES + at % (NVFP4_UNIT / 2) / 4 : at / 4;
+                memcpy(bytes + line * LINE + 4 * n, data + at, row - at < 4 ? (size_t)(row - at) : 4);
+            }
+            for (int g = 0; g < groups && nvfp4; g++)
+                bytes[(g / 4 * NVFP4_UNIT_LINES + NVFP4_UNIT_LINES - 1) * LINE + 4 * n + g % 4] = *scales++;
         }
+        if (nvfp4)
+            kernels->decode_nvfp4(bytes, 0, dim, out);
+        else if (l->index == CACHE_FP8)
+            kernels->decode_e4m3(bytes, 0, dim, out);
+        else
+            kernels->decode_bf16(bytes, 0, dim, out);
+        for (int i = 0; i < dim * LANES && nvfp4 && cache->backend->options.read == READBACK_E4M3; i++)
+            out[i] = e4m3_round(out[i]);
     }
 }
 

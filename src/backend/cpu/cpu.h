@@ -152,7 +152,7 @@ void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const floa
 /* Tokens [0, tokens) of a block, out [tokens, head_dim]. */
 void cpu_cache_keys(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
 void cpu_cache_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
-/* All 128 index keys with tokens in lanes: out [8][index_dim][16]. `bytes` [32 * index_dim] is scratch. What lies behind
+/* All 128 index keys with tokens in lanes: out [8][index_dim][16]. `bytes` [(index_dim / 64 + 1) * 33 * 64] is scratch. What lies behind
  * the end of a sequence is decoded too and can be anything. */
 void cpu_cache_index_keys(const ops_cache *cache, int layer, int32_t block, uint8_t *bytes, float *out);
 /* The cache block of logical block b of a sequence. */

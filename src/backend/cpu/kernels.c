@@ -6,14 +6,11 @@
 #include "backend/cpu/kernels.h"
 
 #include <math.h>
-
-#include "number/e4m3.h"
-#include "number/e8m0.h"
+#include <string.h>
 
 typedef float lanes __attribute__((vector_size(64)));
 typedef int32_t lanes_int __attribute__((vector_size(64)));
-typedef uint8_t lanes_byte __attribute__((vector_size(16)));
-typedef uint16_t lanes_half __attribute__((vector_size(32)));
+typedef uint32_t lanes_bits __attribute__((vector_size(64)));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -21,7 +18,6 @@ typedef uint16_t lanes_half __attribute__((vector_size(32)));
 #define LOAD(v, p) __builtin_memcpy(&(v), (p), sizeof(v))
 #define STORE(p, v) __builtin_memcpy((p), &(v), sizeof(v))
 #define SPLAT(x) ((x) - (lanes){0})
-#define SPLAT_INT(x) ((x) - (lanes_int){0})
 /* Lanes of `a` where the mask (a comparison: all bits set) holds, else of `b`. */
 #define SELECT(mask, a, b) ((lanes)(((mask) & (lanes_int)(a)) | (~(mask) & (lanes_int)(b))))
 
@@ -55,8 +51,7 @@ INLINE void exponential(lanes *value)
     y = y * r + 0.5f;
     y = y * r * r + r + 1.0f;
     /* The low bits of t hold n; unsigned shifts, since t is anything for the x that are replaced below. */
-    typedef uint32_t lanes_unsigned __attribute__((vector_size(64)));
-    lanes power = (lanes)(((lanes_unsigned)t - 0x4B400000u + 127u) << 23);
+    lanes power = (lanes)(((lanes_bits)t - 0x4B400000u + 127u) << 23);
     y = y * power;
     y = SELECT(x < -87.0f, SPLAT(0.0f), y);
     y = SELECT(x > 88.0f, SPLAT(INFINITY), y);
@@ -103,84 +98,111 @@ INLINE void exponential_body(const float *x, float *out)
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-INLINE void decode_bf16_body(const void *panel, int k, float *out)
+/* Shifts of a whole vector by a constant of the unrolled loop; unsigned, so that bits may fall off at the top. */
+#define SHIFT_LEFT(v, n) ((lanes_int)((lanes_bits)(v) << (n)))
+#define SHIFT_RIGHT(v, n) ((lanes_int)((lanes_bits)(v) >> (n)))
+#define SIGN ((int32_t)0x80000000)
+
+INLINE void decode_bf16_body(const void *panel, int64_t begin, int64_t end, float *out)
 {
-    const char *p = panel;
-    for (int i = 0; i < k; i++) {
-        lanes_half half;
-        LOAD(half, p + i * (int)sizeof half);
-        lanes_int u = __builtin_convertvector(half, lanes_int) << 16;
-        STORE(out + i * LANES, u);
+    const char *line = (const char *)panel + begin / 2 * LINE;
+    for (int64_t k = begin; k < end; k += 2, line += LINE, out += 2 * LANES) {
+        lanes_int pair;
+        LOAD(pair, line);
+        lanes_int low = SHIFT_LEFT(pair, 16), high = pair & (int32_t)0xFFFF0000;
+        STORE(out, low);
+        if (k + 1 < end) STORE(out + LANES, high);
     }
 }
 
-/* Codes in lanes to values: normals by placing exponent and mantissa, subnormals (below code 8) as multiples of 2^-9. */
-INLINE void e4m3_values(const uint8_t *codes, lanes *out)
+/* E4M3 codes in the top bytes of lanes to values: normals by placing exponent and mantissa, subnormals (codes below 8)
+ * as multiples of 2^-9. */
+INLINE void e4m3_values(const lanes_int *top, lanes *out)
 {
-    lanes_byte bytes;
-    LOAD(bytes, codes);
-    lanes_int c = __builtin_convertvector(bytes, lanes_int), magnitude = c & 0x7F;
-    lanes normal = (lanes)((magnitude << 20) + (120 << 23));
-    lanes small = __builtin_convertvector(magnitude, lanes) * 0x1p-9f;
-    lanes_int v = (lanes_int)SELECT(magnitude < 8, small, normal);
-    v |= (magnitude == 0x7F) & 0x7FC00000;
-    *out = (lanes)(v | (c & 0x80) << 24);
+    lanes_int magnitude = SHIFT_RIGHT(*top, 4) & 0x07F00000; /* code << 20 */
+    lanes normal = (lanes)(magnitude + (120 << 23));
+    lanes small = __builtin_convertvector(magnitude, lanes) * 0x1p-29f;
+    lanes_int v = (lanes_int)SELECT(magnitude < 8 << 20, small, normal);
+    v |= (magnitude == 0x7F << 20) & 0x7FC00000;
+    *out = (lanes)(v | (*top & SIGN));
 }
 
-INLINE void decode_e4m3_body(const void *panel, int k, float *out)
+/* UE8M0 codes in the top bytes of lanes: the exponent field, but for 0 (a subnormal number) and 255 (NaN). */
+INLINE void e8m0_values(const lanes_int *top, lanes *out)
 {
-    const uint8_t *p = panel;
-    for (int i = 0; i < k; i++) {
-        lanes v;
-        e4m3_values(p + i * LANES, &v);
-        STORE(out + i * LANES, v);
-    }
+    lanes_int exponent = SHIFT_RIGHT(*top, 1) & 0x7F800000;
+    lanes_int v = exponent | ((exponent == 0) & 0x00400000) | ((exponent == 0x7F800000) & 0x7FC00000);
+    *out = (lanes)v;
 }
 
-INLINE void decode_mxfp8_body(const void *panel, int k, float *out)
+/* E2M1 codes in the top four bits of lanes. The magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6, doubled, are the hexadecimal digits
+ * of a constant. `half_scale` takes the doubling back. */
+INLINE void e2m1_values(const lanes_int *top, const lanes *half_scale, lanes *out)
 {
-    const uint8_t *p = panel;
-    for (int block = 0; block < k; block += 32, p += 33 * LANES) {
-        float scales[LANES];
-        for (int n = 0; n < LANES; n++) scales[n] = e8m0_to_float(p[n]);
-        lanes scale;
-        LOAD(scale, scales);
-        for (int i = 0; i < 32; i++) {
+    lanes_bits table = 0xC8643210u - (lanes_bits){0}, digit = ((lanes_bits)*top >> 26) & 28;
+    lanes_int twice = (lanes_int)((table >> digit) & 15);
+    lanes v = (lanes)((lanes_int)__builtin_convertvector(twice, lanes) | (*top & SIGN));
+    *out = v * *half_scale;
+}
+
+INLINE void decode_e4m3_body(const void *panel, int64_t begin, int64_t end, float *out)
+{
+    const char *line = (const char *)panel + begin / 4 * LINE;
+    for (int64_t k = begin; k < end; k += 4, line += LINE)
+        for (int i = 0; i < 4 && k + i < end; i++, out += LANES) {
+            lanes_int codes;
             lanes v;
-            e4m3_values(p + LANES + i * LANES, &v);
-            v = v * scale;
-            STORE(out + (block + i) * LANES, v);
+            LOAD(codes, line);
+            codes = SHIFT_LEFT(codes, 24 - 8 * i);
+            e4m3_values(&codes, &v);
+            STORE(out, v);
+        }
+}
+
+INLINE void decode_mxfp8_body(const void *panel, int64_t begin, int64_t end, float *out)
+{
+    for (int64_t block = begin / 32; block < end / 32; block++) {
+        const char *unit = (const char *)panel + block / 4 * (MXFP8_UNIT_LINES * LINE);
+        const char *line = unit + block % 4 * (8 * LINE);
+        lanes_int bytes;
+        lanes scale;
+        LOAD(bytes, unit + (MXFP8_UNIT_LINES - 1) * LINE);
+        bytes = SHIFT_LEFT(bytes, 24 - 8 * (int)(block % 4));
+        e8m0_values(&bytes, &scale);
+        for (int j = 0; j < 8; j++, line += LINE) {
+            lanes_int codes;
+            LOAD(codes, line);
+            for (int i = 0; i < 4; i++, out += LANES) {
+                lanes_int top = SHIFT_LEFT(codes, 24 - 8 * i);
+                lanes v;
+                e4m3_values(&top, &v);
+                v = v * scale;
+                STORE(out, v);
+            }
         }
     }
 }
 
-/* The magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6 of E2M1, doubled, are the hexadecimal digits of a constant. */
-INLINE void e2m1_values(const lanes_int *codes, lanes *out)
+INLINE void decode_nvfp4_body(const void *panel, int64_t begin, int64_t end, float *out)
 {
-    typedef uint32_t lanes_unsigned __attribute__((vector_size(64)));
-    lanes_unsigned c = (lanes_unsigned)*codes, table = 0xC8643210u - (lanes_unsigned){0};
-    lanes_int twice = (lanes_int)((table >> ((c << 2) & 28)) & 15);
-    *out = (lanes)((lanes_int)__builtin_convertvector(twice, lanes) | (lanes_int)((c & 8) << 28));
-}
-
-INLINE void decode_nvfp4_body(const void *panel, int k, float *out)
-{
-    const uint8_t *p = panel;
-    for (int group = 0; group < k; group += 16, p += 9 * LANES) {
+    for (int64_t group = begin / 16; group < end / 16; group++) {
+        const char *unit = (const char *)panel + group / 4 * (NVFP4_UNIT_LINES * LINE);
+        const char *line = unit + group % 4 * (2 * LINE);
+        lanes_int bytes;
         lanes scale;
-        e4m3_values(p, &scale);
+        LOAD(bytes, unit + (NVFP4_UNIT_LINES - 1) * LINE);
+        bytes = SHIFT_LEFT(bytes, 24 - 8 * (int)(group % 4));
+        e4m3_values(&bytes, &scale);
         scale = scale * 0.5f;
-        for (int i = 0; i < 8; i++) {
-            lanes_byte bytes;
-            LOAD(bytes, p + LANES + i * LANES);
-            lanes_int low = __builtin_convertvector(bytes, lanes_int), high = low >> 4;
-            lanes even, odd;
-            e2m1_values(&low, &even);
-            e2m1_values(&high, &odd);
-            even = even * scale;
-            odd = odd * scale;
-            STORE(out + (group + 2 * i) * LANES, even);
-            STORE(out + (group + 2 * i + 1) * LANES, odd);
+        for (int j = 0; j < 2; j++, line += LINE) {
+            lanes_int codes;
+            LOAD(codes, line);
+            for (int i = 0; i < 8; i++, out += LANES) {
+                lanes_int top = SHIFT_LEFT(codes, 28 - 4 * i);
+                lanes v;
+                e2m1_values(&top, &scale, &v);
+                STORE(out, v);
+            }
         }
     }
 }
@@ -330,22 +352,22 @@ INLINE void rms_norm_body(const float *x, const float *gain, int n, float epsilo
 /* ---- Instances ------------------------------------------------------------------------------------------------- */
 
 /* `narrow`, `tile_rows`, `tile_panels`, `single`: see product_body. */
-#define INSTANCE(suffix, attribute, narrow, tile_rows, tile_panels, single)                                             \
-    attribute static void decode_bf16_##suffix(const void *panel, int k, float *out)                                   \
+#define INSTANCE(suffix, attribute, narrow, tile_rows, tile_panels, single)                                            \
+    attribute static void decode_bf16_##suffix(const void *panel, int64_t begin, int64_t end, float *out)              \
     {                                                                                                                  \
-        decode_bf16_body(panel, k, out);                                                                               \
+        decode_bf16_body(panel, begin, end, out);                                                                      \
     }                                                                                                                  \
-    attribute static void decode_mxfp8_##suffix(const void *panel, int k, float *out)                                  \
+    attribute static void decode_mxfp8_##suffix(const void *panel, int64_t begin, int64_t end, float *out)             \
     {                                                                                                                  \
-        decode_mxfp8_body(panel, k, out);                                                                              \
+        decode_mxfp8_body(panel, begin, end, out);                                                                     \
     }                                                                                                                  \
-    attribute static void decode_nvfp4_##suffix(const void *panel, int k, float *out)                                  \
+    attribute static void decode_nvfp4_##suffix(const void *panel, int64_t begin, int64_t end, float *out)             \
     {                                                                                                                  \
-        decode_nvfp4_body(panel, k, out);                                                                              \
+        decode_nvfp4_body(panel, begin, end, out);                                                                     \
     }                                                                                                                  \
-    attribute static void decode_e4m3_##suffix(const void *panel, int k, float *out)                                   \
+    attribute static void decode_e4m3_##suffix(const void *panel, int64_t begin, int64_t end, float *out)              \
     {                                                                                                                  \
-        decode_e4m3_body(panel, k, out);                                                                               \
+        decode_e4m3_body(panel, begin, end, out);                                                                      \
     }                                                                                                                  \
     attribute static void product_##suffix(const float *const *x, int rows, const float *w, size_t stride, int panels, \
                                            int k, float *acc)                                                          \

@@ -17,6 +17,9 @@
 enum {
     LANES = 16,
     MAX_PANELS = 4, /* panels of one product */
+    LINE = 64,      /* bytes of 16 lanes */
+    MXFP8_UNIT = 128, MXFP8_UNIT_LINES = 33,
+    NVFP4_UNIT = 64, NVFP4_UNIT_LINES = 9,
 };
 
 /* Softmax state of 16 query heads over the blocks seen so far. */
@@ -29,17 +32,18 @@ typedef struct cpu_kernels {
     const char *name; /* "avx512", "avx2", "portable" */
 
     /*
-     * Panels to fp32, exact. A panel is 16 rows of a weight (or 16 tokens of the index cache) with K outside and rows in
-     * lanes; `k` counts columns. Layouts of `panel`:
-     *   bf16   uint16 [k][16]
-     *   mxfp8  per 32 columns: UE8M0 scales [16], E4M3 [32][16]
-     *   nvfp4  per 16 columns: E4M3 scales [16], E2M1 pairs [8][16] (even column low)
-     *   e4m3   E4M3 [k][16]
+     * Columns [begin, end) of a panel to fp32, exact: out [end - begin][16]. A panel is 16 rows of a weight (or 16 tokens
+     * of the index cache) in 16 lanes of 32 bits, each holding consecutive columns of its row, lowest bits first:
+     *   bf16   lines of 64 bytes for 2 columns
+     *   e4m3   lines for 4 columns
+     *   mxfp8  units of 128 columns: 32 lines of E4M3 codes, then a line with 4 UE8M0 scales a lane
+     *   nvfp4  units of 64 columns: 8 lines of E2M1 codes, then a line with 4 E4M3 scales a lane
+     * `begin` is a multiple of 32, `end` of the format's group; a last unit is padded.
      */
-    void (*decode_bf16)(const void *panel, int k, float *out /* [k][16] */);
-    void (*decode_mxfp8)(const void *panel, int k, float *out);
-    void (*decode_nvfp4)(const void *panel, int k, float *out);
-    void (*decode_e4m3)(const void *panel, int k, float *out);
+    void (*decode_bf16)(const void *panel, int64_t begin, int64_t end, float *out);
+    void (*decode_e4m3)(const void *panel, int64_t begin, int64_t end, float *out);
+    void (*decode_mxfp8)(const void *panel, int64_t begin, int64_t end, float *out);
+    void (*decode_nvfp4)(const void *panel, int64_t begin, int64_t end, float *out);
 
     /* acc[r][p] += sum over i < k, ascending, of x[r][i] * w[p][i], for `rows` rows and `panels` (1 .. 4) panels;
      * w [panels][stride/16][16]. */

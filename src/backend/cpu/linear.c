@@ -4,30 +4,45 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "number/bits.h"
 #include "number/fp16.h"
 #include "number/mxfp8.h"
 #include "number/nvfp4.h"
 
+enum { PREFETCH = 2048 }; /* bytes of a panel; four panels make 8 KiB, which the first-level cache can hold beside the rest */
+
 /* ---- Packing --------------------------------------------------------------------------------------------------- */
 
-/* Bytes of `cols` columns of a panel. `cols` is a multiple of the format's group where it has one. */
 static size_t panel_size(weight_format format, int64_t cols)
 {
     size_t k = (size_t)cols;
     switch (format) {
-    case WEIGHT_F32: return k * LANES * 4;
-    case WEIGHT_BF16: return k * LANES * 2;
-    case WEIGHT_MXFP8: return k / MXFP8_BLOCK * (MXFP8_BLOCK + 1) * LANES;
-    case WEIGHT_NVFP4: return k / NVFP4_GROUP * (NVFP4_GROUP_BYTES + 1) * LANES;
+    case WEIGHT_F32: return k * LINE;
+    case WEIGHT_BF16: return (k + 1) / 2 * LINE;
+    case WEIGHT_MXFP8: return (k + MXFP8_UNIT - 1) / MXFP8_UNIT * MXFP8_UNIT_LINES * LINE;
+    case WEIGHT_NVFP4: return (k + NVFP4_UNIT - 1) / NVFP4_UNIT * NVFP4_UNIT_LINES * LINE;
     default: return 0;
     }
 }
 
-/* One row of the weight into lane n of a panel. */
+/* 32 bits into lane n of a line; the bytes that a row does not have are zeros. */
+static void put(uint8_t *line, int n, const uint8_t *from, size_t bytes)
+{
+    memcpy(line + 4 * n, from, bytes < 4 ? bytes : 4);
+}
+
+/* The codes of a row into units of `lines` lines, the last of which takes the scales of the unit, four a lane. */
+static void pack_units(const uint8_t *codes, size_t code_bytes, const uint8_t *scales, size_t scale_count, int lines, int n,
+                       uint8_t *panel)
+{
+    size_t lane = 4 * (size_t)(lines - 1); /* code bytes of a lane in a unit */
+    for (size_t at = 0; at < code_bytes; at += 4) put(panel + (at / lane * (size_t)lines + at % lane / 4) * LINE, n, codes + at, code_bytes - at);
+    for (size_t at = 0; at < scale_count; at += 4) put(panel + (at / 4 * (size_t)lines + (size_t)lines - 1) * LINE, n, scales + at, scale_count - at);
+}
+
+/* One row of the weight into lane n of a zeroed panel. */
 static void pack_row(const weight *w, int64_t row, weight_format format, int n, uint8_t *panel)
 {
-    size_t cols = (size_t)w->cols;
+    size_t cols = (size_t)w->cols, r = (size_t)row;
     const uint8_t *data = w->data;
     switch (format) {
     case WEIGHT_F32:
@@ -35,31 +50,23 @@ static void pack_row(const weight *w, int64_t row, weight_format format, int n, 
             float x;
             if (w->format == WEIGHT_F16) {
                 uint16_t half;
-                memcpy(&half, data + ((size_t)row * cols + k) * 2, sizeof half);
+                memcpy(&half, data + (r * cols + k) * 2, sizeof half);
                 x = fp16_to_float(half);
             } else {
-                memcpy(&x, data + ((size_t)row * cols + k) * 4, sizeof x);
+                memcpy(&x, data + (r * cols + k) * 4, sizeof x);
             }
-            memcpy(panel + (k * LANES + (size_t)n) * 4, &x, sizeof x);
+            memcpy(panel + k * LINE + 4 * (size_t)n, &x, sizeof x);
         }
         break;
     case WEIGHT_BF16:
-        for (size_t k = 0; k < cols; k++)
-            memcpy(panel + (k * LANES + (size_t)n) * 2, data + ((size_t)row * cols + k) * 2, 2);
+        for (size_t at = 0; at < cols * 2; at += 4) put(panel + at / 4 * LINE, n, data + r * cols * 2 + at, cols * 2 - at);
         break;
     case WEIGHT_MXFP8:
-        data += (size_t)row * cols;
-        for (size_t block = 0; block < cols / MXFP8_BLOCK; block++, panel += (MXFP8_BLOCK + 1) * LANES) {
-            panel[n] = w->scales[(size_t)row * (cols / MXFP8_BLOCK) + block];
-            for (size_t i = 0; i < MXFP8_BLOCK; i++) panel[(1 + i) * LANES + (size_t)n] = *data++;
-        }
+        pack_units(data + r * cols, cols, w->scales + r * (cols / MXFP8_BLOCK), cols / MXFP8_BLOCK, MXFP8_UNIT_LINES, n, panel);
         break;
     default: /* WEIGHT_NVFP4 */
-        data += (size_t)row * (cols / 2);
-        for (size_t group = 0; group < cols / NVFP4_GROUP; group++, panel += (NVFP4_GROUP_BYTES + 1) * LANES) {
-            panel[n] = w->scales[(size_t)row * (cols / NVFP4_GROUP) + group];
-            for (size_t i = 0; i < NVFP4_GROUP_BYTES; i++) panel[(1 + i) * LANES + (size_t)n] = *data++;
-        }
+        pack_units(data + r * (cols / 2), cols / 2, w->scales + r * (cols / NVFP4_GROUP), cols / NVFP4_GROUP, NVFP4_UNIT_LINES,
+                   n, panel);
         break;
     }
 }
@@ -77,7 +84,7 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t p = begin; p < end; p++) {
         uint8_t *panel = l->data + (size_t)p * l->panel_bytes;
         int64_t rows = l->rows - p * LANES < LANES ? l->rows - p * LANES : LANES;
-        if (rows < LANES) memset(panel, 0, l->panel_bytes);
+        memset(panel, 0, l->panel_bytes);
         for (int64_t n = 0; n < rows; n++) pack_row(work->w, p * LANES + n, l->format, (int)n, panel);
     }
 }
@@ -118,14 +125,24 @@ void cpu_linear_free(cpu_linear *linear)
 /* Columns [begin, end) of a panel; begin is a multiple of 32. */
 static void decode(const cpu_kernels *kernels, const cpu_panel *p, int64_t begin, int64_t end, float *out)
 {
-    const uint8_t *data = p->w->data + (size_t)p->panel * p->w->panel_bytes + panel_size(p->w->format, begin);
-    int k = (int)(end - begin);
+    const uint8_t *data = p->w->data + (size_t)p->panel * p->w->panel_bytes;
     switch (p->w->format) {
-    case WEIGHT_BF16: kernels->decode_bf16(data, k, out); break;
-    case WEIGHT_MXFP8: kernels->decode_mxfp8(data, k, out); break;
-    case WEIGHT_NVFP4: kernels->decode_nvfp4(data, k, out); break;
-    default: memcpy(out, data, (size_t)k * LANES * sizeof *out); break;
+    case WEIGHT_BF16: kernels->decode_bf16(data, begin, end, out); break;
+    case WEIGHT_MXFP8: kernels->decode_mxfp8(data, begin, end, out); break;
+    case WEIGHT_NVFP4: kernels->decode_nvfp4(data, begin, end, out); break;
+    default: memcpy(out, data + (size_t)begin * LINE, (size_t)(end - begin) * LINE); break;
     }
+}
+
+/*
+ * Asks for bytes of a panel as far ahead as they will be needed, as many as columns [begin, end) take. Decoding a line takes so many instructions that the
+ * processor by itself has too few reads under way to fill the memory's bandwidth.
+ */
+static void prefetch(const cpu_panel *p, int64_t begin, int64_t end)
+{
+    const uint8_t *panel = p->w->data + (size_t)p->panel * p->w->panel_bytes;
+    size_t from = panel_size(p->w->format, begin) + PREFETCH, to = panel_size(p->w->format, end) + PREFETCH;
+    for (size_t at = from; at < to && at < p->w->panel_bytes; at += LINE) __builtin_prefetch(panel + at);
 }
 
 /* sums [rows][panels][16] += the products over columns [begin, end). */
@@ -136,6 +153,7 @@ static void multiply_slice(const cpu_kernels *kernels, const cpu_product *work, 
         int64_t stop = end - k < K_CHUNK ? end : k + K_CHUNK;
         const float *chunk[TILE_ROWS];
         for (int r = 0; r < rows; r++) chunk[r] = x[r] + k;
+        for (int p = 0; p < panels; p++) prefetch(&panel[p], k, stop);
         for (int p = 0; p < panels; p++) decode(kernels, &panel[p], k, stop, work->decoded + p * K_CHUNK * LANES);
         kernels->product(chunk, rows, work->decoded, K_CHUNK * LANES, panels, (int)(stop - k), sums);
     }

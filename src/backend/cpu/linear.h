@@ -2,7 +2,7 @@
  * Projections of the cpu backend.
  *
  * At open a weight [N, K] is copied into panels of 16 outputs with K outside (see kernels.h), in the bytes of its own
- * format, so that the packed weights take what the file takes; f16 becomes f32. A product decodes K_CHUNK columns of up
+ * format, so that the packed weights take what the file takes (K is padded to whole units); f16 becomes f32. A product decodes K_CHUNK columns of up
  * to MAX_PANELS panels into a buffer that stays in the first-level cache and uses it for up to TILE_ROWS rows.
  *
  * Numerics: inputs are bf16 values (or exact 4-bit products), decoded weights are exact, so but for f32 weights every
@@ -28,7 +28,7 @@ typedef struct cpu_linear {
     int64_t rows, cols;
     int64_t panels;     /* ceil(rows / 16); missing rows are zeros */
     size_t panel_bytes;
-    uint8_t *data;      /* [panels, panel_bytes], owned */
+    uint8_t *data;      /* [panels, panel_bytes], owned; lines are aligned */
     float factor;       /* NVFP4: the finished sum is multiplied with it, or ... */
     bool divides;       /* ... divided by it */
 } cpu_linear;

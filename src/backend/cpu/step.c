@@ -201,7 +201,7 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
         {&w->out, ROW_TILE * LANES, dim, sizeof(float)},
         {&w->block, LANES, CACHE_BLOCK + dim, sizeof(float)},
         {&w->index_sums, TILE_ROWS * MAX_PANELS, LANES, sizeof(float)},
-        {&w->bytes, 2 * LANES, index_dim, 1},
+        {&w->bytes, index_dim / 64 + 1, 33 * LINE, 1}, /* bf16: 32 lines for 64 dims */
         {&w->sample, sample_scratch_bytes(m->vocab), 1, 1},
     };
     return allocate(arrays, sizeof arrays / sizeof *arrays, err);
