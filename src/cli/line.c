@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -32,7 +33,7 @@ static char *prompt_of(EditLine *edit)
 }
 
 /* Ctrl-C arrives as a character, since signals are off while a line is edited. */
-static unsigned char drop_line(EditLine *edit, int key)
+static unsigned char drop_line(EditLine *edit, wint_t key)
 {
     line_reader *r = NULL;
     (void)key;
@@ -62,7 +63,7 @@ static bool start_editing(line_reader *r)
     el_set(r->edit, EL_EDITOR, "emacs");
     el_set(r->edit, EL_HIST, history, r->history);
     el_set(r->edit, EL_SETTY, "-d", "-isig", NULL);
-    el_set(r->edit, EL_ADDFN, "drop-line", "Leave this line", drop_line);
+    el_wset(r->edit, EL_ADDFN, L"drop-line", L"Leave this line", drop_line); /* the narrow form loses its copies */
     el_set(r->edit, EL_BIND, "^C", "drop-line", NULL);
     el_set(r->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(r->edit, EL_BIND, "\\e[1~", "ed-move-to-beg", NULL);

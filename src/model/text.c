@@ -46,7 +46,8 @@ hy_status model_can_chat(const hy_model *model, hy_error *err)
 static hy_status parse(const char *what, const char *text, json_t **out, hy_error *err)
 {
     if (!text) return HY_OK;
-    *out = json_read(text, strlen(text), JSON_REJECT_DUPLICATES, HY_BAD_INPUT, what, err);
+    /* A model may write a NUL, and its answer must be able to come back. */
+    *out = json_read(text, strlen(text), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, HY_BAD_INPUT, what, err);
     return *out ? HY_OK : HY_BAD_INPUT;
 }
 
