@@ -105,10 +105,12 @@ static void expect_equal(const pair *p, ops_tensor which, int32_t rows, size_t c
 static void pair_random_cache(const pair *p)
 {
     const cache_layout *l = &p->cpu.layout;
-    uint8_t *row = malloc(l->row_bytes);
+    enum { DISTINCT = 11 };
+    uint8_t *rows = malloc(DISTINCT * l->row_bytes);
     for (int32_t block = 0; block < CACHE_BLOCKS; block++) {
-        for (size_t i = 0; i < l->row_bytes; i++) row[i] = (uint8_t)random_bits();
-        for (int layer = 0; layer < l->layers; layer++) {
+        uint8_t *row = rows + (size_t)(block % DISTINCT) * l->row_bytes;
+        for (size_t i = 0; i < l->row_bytes && block < DISTINCT; i++) row[i] = (uint8_t)random_bits();
+        for (int layer = 0; layer < l->layers && block < DISTINCT; layer++) {
             size_t at[2] = {l->main_offset[layer], l->index_offset[layer]};
             size_t bytes[2] = {l->head_bytes * (size_t)l->kv_heads, CACHE_BLOCK * cache_vector_bytes(l->index, l->index_dim)};
             cache_format format[2] = {l->main, l->index};
@@ -127,25 +129,25 @@ static void pair_random_cache(const pair *p)
         p->reference.ops->cache_write(p->reference.cache, block, 0, l->row_bytes, row);
         p->cpu.ops->cache_write(p->cpu.cache, block, 0, l->row_bytes, row);
     }
-    free(row);
+    free(rows);
 }
 
-/* The cpu's cache becomes a copy of the reference's, but for NaN in every format (0xFFFF, 0x7F) behind the ends of the
+/* The blocks of the rows' sequences in the cpu's cache become copies of the reference's, but for NaN in every format (0xFFFF, 0x7F) behind the ends of the
  * rows' sequences. */
 static void plant_garbage(const pair *p, const step_rows *rows)
 {
     const cache_layout *l = &p->cpu.layout;
     uint8_t *row = malloc(l->row_bytes);
     int garbage = l->main == CACHE_BF16 ? 0xFF : 0x7F, index_garbage = l->index == CACHE_BF16 ? 0xFF : 0x7F;
-    for (int32_t block = 0; block < CACHE_BLOCKS; block++) {
-        p->reference.ops->cache_read(p->reference.cache, block, 0, l->row_bytes, row);
-        p->cpu.ops->cache_write(p->cpu.cache, block, 0, l->row_bytes, row);
-    }
     for (int s = 0; s < MAX_SEQUENCES; s++) {
         int last = -1;
         for (int32_t t = 0; t < rows->ops.count; t++)
             if (rows->sequence[t] == s && rows->position[t] > last) last = rows->position[t];
         if (last < 0) continue;
+        for (int b = 0; b <= last / CACHE_BLOCK; b++) {
+            p->reference.ops->cache_read(p->reference.cache, rows->table[s * TABLE + b], 0, l->row_bytes, row);
+            p->cpu.ops->cache_write(p->cpu.cache, rows->table[s * TABLE + b], 0, l->row_bytes, row);
+        }
         int32_t block = rows->table[s * TABLE + last / CACHE_BLOCK];
         p->cpu.ops->cache_read(p->cpu.cache, block, 0, l->row_bytes, row);
         for (int layer = 0; layer < l->layers; layer++) {
