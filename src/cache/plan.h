@@ -13,7 +13,8 @@ typedef struct cache_plan {
 
 /*
  * `row_bytes`: one block of 128 tokens; `max_len`: tokens of the longest sequence. With `cache_bytes` > 0 that is the
- * size, rounded down to whole blocks; with 0 it is what the longest sequence needs, at most half of `available`.
+ * size, rounded down to whole blocks; with 0 it is sixteen longest sequences, at most a quarter of `available`, but one
+ * longest sequence may take half of it.
  * HY_NO_FIT: not even one block.
  */
 hy_status cache_plan_make(uint64_t row_bytes, int32_t max_len, uint64_t cache_bytes, uint64_t available, cache_plan *plan,

@@ -9,10 +9,9 @@
 #include "model/model.h"
 #include "server/server.h"
 
-static const char about[] =
-    "Serves a model over HTTP, with the protocol of the chat completions API:\n"
-    "  POST /v1/chat/completions   GET /v1/models   GET /health\n"
-    "Stops on Ctrl-C or SIGTERM; running requests are aborted and answered.";
+static const char about[] = "Serves a model over HTTP, with the protocol of the chat completions API:\n"
+                            "  POST /v1/chat/completions   GET /v1/models   GET /health\n"
+                            "Stops on Ctrl-C or SIGTERM; running requests are aborted and answered.";
 
 struct flags {
     const char *model, *host, *reasoning_parser, *template_kwargs;
@@ -26,10 +25,12 @@ struct flags {
 static int check(const struct flags *f, json_t **kwargs)
 {
     if (f->block_size != CACHE_BLOCK) {
-        return cli_usage_error("serve", "--block-size must be 128, the block of this model's selection, not %d", f->block_size);
+        return cli_usage_error("serve", "--block-size must be 128, the block of this model's selection, not %d",
+                               f->block_size);
     }
     if (strcmp(f->reasoning_parser, "minimax_m3") != 0 && strcmp(f->reasoning_parser, "none") != 0) {
-        return cli_usage_error("serve", "--reasoning-parser %s is unknown; choose minimax_m3 or none", f->reasoning_parser);
+        return cli_usage_error("serve", "--reasoning-parser %s is unknown; choose minimax_m3 or none",
+                               f->reasoning_parser);
     }
     if (f->port < 0 || f->port > 65535) return cli_usage_error("serve", "--port must be 0 to 65535, not %d", f->port);
     if (f->max_model_len > INT32_MAX) return cli_usage_error("serve", "--max-model-len is too large");
@@ -51,8 +52,8 @@ static int check(const struct flags *f, json_t **kwargs)
 
 static void log_start(const server *s, const struct flags *f, const hy_model_info *info)
 {
-    log_line(HY_LOG_INFO, "Serving %s (%s backend, cache %s, index %s) at most %d tokens a sequence", info->path, info->backend,
-             info->kv_cache_dtype, info->indexer_kv_dtype, info->max_model_len);
+    log_line(HY_LOG_INFO, "Serving %s (%s backend, cache %s, index %s) at most %d tokens a sequence", info->path,
+             info->backend, info->kv_cache_dtype, info->indexer_kv_dtype, info->max_model_len);
     log_line(HY_LOG_INFO, "Available routes are: POST /v1/chat/completions, GET /v1/models, /health, /ping, /version");
     log_line(HY_LOG_INFO, "Starting server on http://%s:%d", f->host ? f->host : "0.0.0.0", server_port(s));
     log_line(HY_LOG_INFO, "Application startup complete.");
@@ -65,12 +66,17 @@ static int serve(const struct flags *f, hy_model *model, json_t *kwargs)
     server *s = NULL;
     hy_model_info info;
     hy_model_describe(model, &info);
-    hy_engine_options options = {.max_num_seqs = f->max_num_seqs, .max_num_batched_tokens = (int)f->max_num_batched_tokens,
+    hy_engine_options options = {.max_num_seqs = f->max_num_seqs,
+                                 .max_num_batched_tokens = (int)f->max_num_batched_tokens,
                                  .cache_bytes = f->kv_cache_memory};
-    server_options server_opts = {
-        .host = f->host, .port = f->port, .served_names = f->names.items, .served_name_count = (size_t)f->names.count,
-        .api_keys = f->keys.items, .api_key_count = (size_t)f->keys.count,
-        .split_reasoning = strcmp(f->reasoning_parser, "none") != 0, .template_kwargs = kwargs};
+    server_options server_opts = {.host = f->host,
+                                  .port = f->port,
+                                  .served_names = f->names.items,
+                                  .served_name_count = (size_t)f->names.count,
+                                  .api_keys = f->keys.items,
+                                  .api_key_count = (size_t)f->keys.count,
+                                  .split_reasoning = strcmp(f->reasoning_parser, "none") != 0,
+                                  .template_kwargs = kwargs};
     hy_status status = model_can_chat(model, &err);
     if (status == HY_OK) status = hy_engine_open(model, &options, &engine, &err);
     if (status == HY_OK) status = server_open(model, engine, &server_opts, &s, &err);
@@ -93,27 +99,40 @@ int cmd_serve(int argc, char **argv)
     const cli_option options[] = {
         {"host", "ADDRESS", "address to listen on (default: all)", &f.host, CLI_STRING},
         {"port", "N", "port to listen on, 0 for any free one (default 8000)", &f.port, CLI_INT},
-        {"served-model-name", "NAME", "name of the model in requests; may come several times (default: the folder's name)", &f.names, CLI_STRINGS},
-        {"api-key", "KEY", "key that clients must send as a bearer token; may come several times", &f.keys, CLI_STRINGS},
-        {"max-model-len", "TOKENS", "longest sequence, prompt and answer (default: the model's)", &f.max_model_len, CLI_SIZE},
+        {"served-model-name", "NAME",
+         "name of the model in requests; may come several times (default: the folder's name)", &f.names, CLI_STRINGS},
+        {"api-key", "KEY", "key that clients must send as a bearer token; may come several times", &f.keys,
+         CLI_STRINGS},
+        {"max-model-len", "TOKENS", "longest sequence, prompt and answer (default: the model's)", &f.max_model_len,
+         CLI_SIZE},
         {"max-num-seqs", "N", "requests that run at once (default 256)", &f.max_num_seqs, CLI_INT},
         {"max-num-batched-tokens", "N", "rows of one step (default 512)", &f.max_num_batched_tokens, CLI_SIZE},
-        {"kv-cache-memory-bytes", "BYTES", "size of the cache (default: the longest sequence, at most half of the free memory)", &f.kv_cache_memory, CLI_SIZE},
-        {"kv-cache-dtype", "TYPE", "auto, bf16, fp8 or nvfp4 (default auto: as the model was trained)", &m->kv_cache_dtype, CLI_STRING},
-        {"indexer-kv-dtype", "TYPE", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype, CLI_STRING},
+        {"kv-cache-memory-bytes", "BYTES",
+         "size of the cache (default: sixteen longest sequences, at most a quarter of the free memory)", &f.kv_cache_memory,
+         CLI_SIZE},
+        {"kv-cache-dtype", "TYPE", "auto, bf16, fp8 or nvfp4 (default auto: as the model was trained)",
+         &m->kv_cache_dtype, CLI_STRING},
+        {"indexer-kv-dtype", "TYPE", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,
+         CLI_STRING},
         {"block-size", "N", "tokens of a cache block; 128, nothing else", &f.block_size, CLI_INT},
-        {"readback", "MODE", "exact or e4m3: how NVFP4 cache values are read (default exact)", &m->readback, CLI_STRING},
-        {"moe-activation", "MODE", "auto, nvfp4 or none: activations of routed experts (default auto)", &m->moe_activation, CLI_STRING},
+        {"readback", "MODE", "exact or e4m3: how NVFP4 cache values are read (default exact)", &m->readback,
+         CLI_STRING},
+        {"moe-activation", "MODE", "auto, nvfp4 or none: activations of routed experts (default auto)",
+         &m->moe_activation, CLI_STRING},
         {"backend", "NAME", "cpu or reference (default cpu)", &m->backend, CLI_STRING},
         {"threads", "N", "worker threads (default: one a core)", &m->threads, CLI_INT},
         {"tokenizer", "PATH", "tokenizer from elsewhere", &m->tokenizer, CLI_STRING},
-        {"chat-template", "NAME", "auto or minimax-m3, the built-in renderer (default auto)", &m->chat_template, CLI_STRING},
-        {"default-chat-template-kwargs", "JSON", "defaults of the template's variables", &f.template_kwargs, CLI_STRING},
-        {"reasoning-parser", "NAME", "minimax_m3 or none: reasoning in a field of its own (default minimax_m3)", &f.reasoning_parser, CLI_STRING},
+        {"chat-template", "NAME", "auto or minimax-m3, the built-in renderer (default auto)", &m->chat_template,
+         CLI_STRING},
+        {"default-chat-template-kwargs", "JSON", "defaults of the template's variables", &f.template_kwargs,
+         CLI_STRING},
+        {"reasoning-parser", "NAME", "minimax_m3 or none: reasoning in a field of its own (default minimax_m3)",
+         &f.reasoning_parser, CLI_STRING},
     };
     const char *place[1];
     int places = 1;
-    int code = cli_parse("serve", "serve MODEL [flags]", about, options, (int)(sizeof options / sizeof *options), argc, argv, place, &places);
+    int code = cli_parse("serve", "serve MODEL [flags]", about, options, (int)(sizeof options / sizeof *options), argc,
+                         argv, place, &places);
     if (code >= 0) return code;
     if (places != 1) return cli_usage_error("serve", "give the folder of one model");
     json_t *kwargs = NULL;
@@ -124,8 +143,10 @@ int cmd_serve(int argc, char **argv)
     hy_error err = {0};
     hy_model *model = NULL;
     hy_status status = hy_model_open(place[0], m, &model, &err);
-    if (status == HY_OK) code = serve(&f, model, kwargs);
-    else cli_error(&err), code = cli_exit(status);
+    if (status == HY_OK)
+        code = serve(&f, model, kwargs);
+    else
+        cli_error(&err), code = cli_exit(status);
     hy_model_close(model);
     json_decref(kwargs);
     return code;

@@ -72,7 +72,7 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
     n = add(t, n, (cli_option){"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
                                &m->moe_activation, CLI_STRING});
     n = add(t, n, (cli_option){"kv-cache-memory-bytes", "SIZE",
-                               "memory of the cache, such as 4GiB (default: the longest sequence, at most half of what is free)",
+                               "memory of the cache, such as 4GiB (default: a quarter of what is free, if it can be used)",
                                &f->cache_bytes, CLI_SIZE});
     n = add(t, n, (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
                                CLI_SIZE});

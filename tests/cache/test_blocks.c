@@ -134,10 +134,14 @@ static void test_plan(void **state)
     (void)state;
     cache_plan p;
     hy_error err = {0};
-    assert_int_equal(cache_plan_make(1000, 1300, 0, 1 << 30, &p, &err), HY_OK); /* 11 blocks, there is room */
-    assert_int_equal(p.blocks, 11);
-    assert_int_equal(p.bytes, 11000);
+    assert_int_equal(cache_plan_make(1000, 1300, 0, 1 << 30, &p, &err), HY_OK); /* 16 times 11 blocks, there is room */
+    assert_int_equal(p.blocks, 176);
+    assert_int_equal(p.bytes, 176000);
     assert_int_equal(p.longest_tokens, 1300);
+    assert_int_equal(cache_plan_make(1000, 1300, 0, 100000, &p, &err), HY_OK); /* a quarter of it */
+    assert_int_equal(p.blocks, 25);
+    assert_int_equal(cache_plan_make(1000, 1300, 0, 30000, &p, &err), HY_OK); /* one, since it fits into half */
+    assert_int_equal(p.blocks, 11);
     assert_int_equal(cache_plan_make(1000, 1300, 0, 9000, &p, &err), HY_OK); /* half of it: 4 blocks */
     assert_int_equal(p.blocks, 4);
     assert_int_equal(p.longest_tokens, 512);
