@@ -1,5 +1,6 @@
 /*
- * The sampling chain on one row of logits, as backend/ops.h and docs/numerics.md define it. This file is the definition.
+ * The sampling chain on one row of logits, as backend/ops.h and docs/numerics.md define it. This file is the
+ * definition.
  *
  * Every stage is exact in the sense that another target can make the same choice to the bit:
  *  - fp32 steps in the written order, contraction off (the build's -ffp-contract=off).
@@ -8,8 +9,8 @@
  *  - Cuts are made at a place in the total order (logit descending, id ascending). The place is found by a radix
  *    descent over the bits of the logit, which needs no sort: three passes whatever the vocabulary and the cut.
  *
- * Work: a pass to mask and one to scale, with top-k three passes that count, with top-p one that makes weights and three
- * that add them, and one Philox call per four candidates. Noise costs two logarithms only where it can still win.
+ * Work: a pass to mask and one to scale, with top-k three passes that count, with top-p one that makes weights and
+ * three that add them, and one Philox call per four candidates. Noise costs two logarithms only where it can still win.
  */
 #include "backend/ops.h"
 #include "base/random.h"
@@ -20,8 +21,8 @@
 #include <string.h>
 
 enum {
-    RADIX = 2048,          /* buckets of one level of the descent: 11, 11 and 10 bits of the key */
-    MASS_BITS = 42,        /* a mass of 1 is 2^42: 2^21 tokens of the same weight still fit 64 bits */
+    RADIX = 2048,   /* buckets of one level of the descent: 11, 11 and 10 bits of the key */
+    MASS_BITS = 42, /* a mass of 1 is 2^42: 2^21 tokens of the same weight still fit 64 bits */
     VOCAB_MAX = 1 << 21,
 };
 
@@ -29,12 +30,12 @@ static const float GREEDY_BELOW = 1e-5f;
 
 typedef struct sampler {
     const ops_sample *how;
-    const float *raw;  /* [vocab] */
+    const float *raw; /* [vocab] */
     int32_t vocab;
-    uint64_t *bucket;  /* [RADIX] */
-    float *z;          /* [vocab] the row on its way; -inf: cannot be chosen */
-    int32_t *list;     /* [vocab] ids that are left, ascending */
-    uint64_t *weight;  /* [vocab] of list[i]; counts of the history before that */
+    uint64_t *bucket; /* [RADIX] */
+    float *z;         /* [vocab] the row on its way; -inf: cannot be chosen */
+    int32_t *list;    /* [vocab] ids that are left, ascending */
+    uint64_t *weight; /* [vocab] of list[i]; counts of the history before that */
 } sampler;
 
 size_t sample_scratch_bytes(int32_t vocab)
@@ -187,8 +188,8 @@ static uint32_t key_of(float z)
 static int32_t keep_prefix(sampler *s, int32_t count, const uint64_t *amount, uint64_t target)
 {
     static const int shifts[3] = {21, 10, 0}, widths[3] = {11, 11, 10};
-    uint32_t found = 0;  /* leading bits of the key where the prefix ends */
-    uint64_t above = 0;  /* amount of the entries with a larger key */
+    uint32_t found = 0; /* leading bits of the key where the prefix ends */
+    uint64_t above = 0; /* amount of the entries with a larger key */
     for (int level = 0; level < 3; level++) {
         int shift = shifts[level], known = shift + widths[level];
         uint32_t low = (1u << widths[level]) - 1;

@@ -1,5 +1,6 @@
 /*
- * Who holds which block of the cache: the book-keeping beside the backend's memory (`ops_cache`), which it never touches.
+ * Who holds which block of the cache: the book-keeping beside the backend's memory (`ops_cache`), which it never
+ * touches.
  *
  * A block is 128 tokens of one sequence in all layers (backend/ops.h). It is free, or held by one or more sequences; it
  * is filling while its one holder still writes into it, and full once all its rows are written: only full blocks may be
@@ -42,10 +43,10 @@ void blocks_release(blocks *b, int32_t block);
 
 /* The blocks of one sequence in order. The array is the caller's: a row of ops_rows.block_table. */
 typedef struct block_table {
-    int32_t *block;   /* [capacity] borrowed; logical block i is block[i] */
+    int32_t *block; /* [capacity] borrowed; logical block i is block[i] */
     int32_t capacity;
-    int32_t count;    /* blocks held */
-    int32_t written;  /* tokens whose rows are written or are being written by the running step */
+    int32_t count;   /* blocks held */
+    int32_t written; /* tokens whose rows are written or are being written by the running step */
 } block_table;
 
 /* Blocks that `tokens` tokens need. */

@@ -17,8 +17,8 @@ static uint64_t default_bytes(uint64_t longest, uint64_t available)
     return longest < available / 4 / DEFAULT_SEQUENCES ? longest * DEFAULT_SEQUENCES : available / 4;
 }
 
-hy_status cache_plan_make(uint64_t row_bytes, int32_t max_len, uint64_t cache_bytes, uint64_t available, cache_plan *plan,
-                          hy_error *err)
+hy_status cache_plan_make(uint64_t row_bytes, int32_t max_len, uint64_t cache_bytes, uint64_t available,
+                          cache_plan *plan, hy_error *err)
 {
     assert(row_bytes > 0 && max_len > 0);
     size_t longest;

@@ -17,7 +17,7 @@ typedef struct cache_plan {
  * longest sequence may take half of it.
  * HY_NO_FIT: not even one block.
  */
-hy_status cache_plan_make(uint64_t row_bytes, int32_t max_len, uint64_t cache_bytes, uint64_t available, cache_plan *plan,
-                          hy_error *err);
+hy_status cache_plan_make(uint64_t row_bytes, int32_t max_len, uint64_t cache_bytes, uint64_t available,
+                          cache_plan *plan, hy_error *err);
 
 #endif

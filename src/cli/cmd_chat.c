@@ -16,8 +16,10 @@
 
 static const char about[] =
     "A conversation with a model. Every line is a message; a line that ends in \\ goes on, pasted lines stay together. "
-    "Ctrl-C stops the answer, Ctrl-D or /quit leaves; /help lists the rest. Each turn sends the whole conversation, with the "
-    "model's reasoning. When standard input is not a terminal, its lines are the messages and the answers are written plain.";
+    "Ctrl-C stops the answer, Ctrl-D or /quit leaves; /help lists the rest. Each turn sends the whole conversation, "
+    "with the "
+    "model's reasoning. When standard input is not a terminal, its lines are the messages and the answers are written "
+    "plain.";
 
 static const char help_text[] = "/reset          forget the conversation\n"
                                 "/system [TEXT]  tell the model this first; without a text, nothing\n"
@@ -31,11 +33,11 @@ typedef struct chat {
     hy_engine *engine;
     hy_sampling sampling;
     line_reader *lines;
-    buffer messages;      /* JSON objects with commas between; without the system message */
+    buffer messages;         /* JSON objects with commas between; without the system message */
     char *system, *thinking; /* owned; NULL: none */
     bool show_reasoning, colour;
-    bool failed;          /* an answer could not be given */
-    bool broken;          /* standard output cannot be written */
+    bool failed; /* an answer could not be given */
+    bool broken; /* standard output cannot be written */
     /* The answer on its way. */
     text_reasoning split;
     buffer reasoning, content;
@@ -89,11 +91,11 @@ static void show_end(chat *c, const hy_result *r, bool interrupted)
     set_dim(c, false);
     if (!c->at_line_start) putchar('\n');
     if (c->colour && r->decode_s > 0 && r->id_count > 1)
-        printf("\033[2m[%zu tokens read in %.1f s, %zu made, %.1f/s%s]\033[0m\n", r->prompt_count, r->prefill_s, r->id_count,
-               (double)(r->id_count - 1) / r->decode_s,
-               interrupted                        ? ", stopped"
+        printf("\033[2m[%zu tokens read in %.1f s, %zu made, %.1f/s%s]\033[0m\n", r->prompt_count, r->prefill_s,
+               r->id_count, (double)(r->id_count - 1) / r->decode_s,
+               interrupted                     ? ", stopped"
                : r->finish == HY_FINISH_LENGTH ? ", ended by length"
-                                                  : "");
+                                               : "");
     fflush(stdout);
 }
 
@@ -105,7 +107,8 @@ static void add_message(chat *c, const char *role, const buffer *content, const 
     if (c->messages.length) buffer_char(&c->messages, ',');
     writer_object(&w);
     writer_key(&w, "role"), writer_text(&w, role);
-    if (reasoning && reasoning->length) writer_key(&w, "reasoning_content"), writer_string(&w, reasoning->data, reasoning->length);
+    if (reasoning && reasoning->length)
+        writer_key(&w, "reasoning_content"), writer_string(&w, reasoning->data, reasoning->length);
     writer_key(&w, "content"), writer_string(&w, content->data ? content->data : "", content->length);
     writer_end(&w);
 }
@@ -127,8 +130,9 @@ static hy_status render(const chat *c, hy_ids *ids, hy_error *err)
     writer_object(&k);
     if (c->thinking) writer_key(&k, "thinking_mode"), writer_text(&k, c->thinking);
     writer_end(&k);
-    hy_status status = buffer_ok(&all) && buffer_ok(&kwargs) ? hy_render_chat(c->model, all.data, NULL, kwargs.data, ids, err)
-                                                             : error_memory(err, "the conversation", all.length);
+    hy_status status = buffer_ok(&all) && buffer_ok(&kwargs)
+                           ? hy_render_chat(c->model, all.data, NULL, kwargs.data, ids, err)
+                           : error_memory(err, "the conversation", all.length);
     buffer_free(&all);
     buffer_free(&kwargs);
     return status;
@@ -140,7 +144,8 @@ static hy_status run_request(chat *c, const hy_ids *prompt, hy_error *err)
     hy_request *request = NULL;
     options.prompt_ids = prompt->data, options.prompt_count = prompt->count;
     options.sampling = c->sampling, options.on_event = on_event, options.user = c;
-    text_reasoning_begin(&c->split, text_reasoning_start_of(model_tokenizer(c->model), prompt->data[prompt->count - 1]));
+    int32_t last = prompt->data ? prompt->data[prompt->count - 1] : -1;
+    text_reasoning_begin(&c->split, text_reasoning_start_of(model_tokenizer(c->model), last));
     buffer_clear(&c->reasoning);
     buffer_clear(&c->content);
     c->at_line_start = true, c->error[0] = 0;
@@ -180,11 +185,6 @@ static void turn(chat *c, const buffer *message)
 
 /* ---- Commands ------------------------------------------------------------------------------------------------- */
 
-static bool thinking_mode(const char *mode)
-{
-    return !strcmp(mode, "enabled") || !strcmp(mode, "disabled") || !strcmp(mode, "adaptive");
-}
-
 static void replace(char **to, const char *text)
 {
     free(*to);
@@ -205,14 +205,15 @@ static bool command(chat *c, const char *line)
     } else if (!strncmp(line, "/system", n) && n == 7) {
         replace(&c->system, *rest ? rest : NULL);
     } else if (!strncmp(line, "/think", n) && n == 6) {
-        if (thinking_mode(rest))
+        if (flags_thinking_mode(rest))
             replace(&c->thinking, rest);
         else if (!strcmp(rest, "default"))
             replace(&c->thinking, NULL);
         else
             fprintf(stderr, "/think takes enabled, disabled, adaptive or default\n");
     } else {
-        fprintf(stderr, "there is no %.*s: /help lists what there is; // sends a message that begins with /\n", (int)n, line);
+        fprintf(stderr, "there is no %.*s: /help lists what there is; // sends a message that begins with /\n", (int)n,
+                line);
     }
     fflush(stdout);
     return true;
@@ -249,7 +250,8 @@ static hy_status chat_open(chat *c, const char *path, const model_flags *model, 
 {
     char history[4096];
     const char *home = getenv("HOME");
-    bool remember = home && *home && snprintf(history, sizeof history, "%s/.hayate_history", home) < (int)sizeof history;
+    bool remember =
+        home && *home && snprintf(history, sizeof history, "%s/.hayate_history", home) < (int)sizeof history;
     hy_status status = flags_open(path, model, &c->model, &c->engine, err);
     if (status == HY_OK) status = model_can_chat(c->model, err);
     if (status == HY_OK) status = flags_sampling_apply(sampling, c->model, &c->sampling, err);
@@ -278,7 +280,8 @@ int cmd_chat(int argc, char **argv)
     cli_option table[FLAGS_MAX] = {
         {"system", "TEXT", "what the model is told first", &system, CLI_STRING},
         {"thinking-mode", "MODE", "enabled, disabled or adaptive (default: the template's)", &thinking, CLI_STRING},
-        {"reasoning", NULL, "show the reasoning (default on a terminal; --no-reasoning hides it)", &reasoning, CLI_FLAG},
+        {"reasoning", NULL, "show the reasoning (default on a terminal; --no-reasoning hides it)", &reasoning,
+         CLI_FLAG},
     };
     int lines = 0;
     while (table[lines].name) lines++;
@@ -289,7 +292,7 @@ int cmd_chat(int argc, char **argv)
     int code = cli_parse("chat", "chat MODEL [flags]", about, table, lines, argc, argv, places, &count);
     if (code >= 0) return code;
     if (count < 1) return cli_usage_error("chat", "name the folder of a model");
-    if (thinking && !thinking_mode(thinking))
+    if (thinking && !flags_thinking_mode(thinking))
         return cli_usage_error("chat", "--thinking-mode is enabled, disabled or adaptive, not '%.40s'", thinking);
     chat c = {.show_reasoning = reasoning, .colour = terminal};
     hy_error err = {0};

@@ -16,7 +16,8 @@
 #include "text/reasoning.h"
 
 static const char about[] =
-    "Continues one prompt and writes the text to standard output as it is made. The prompt is the second argument, --prompt, "
+    "Continues one prompt and writes the text to standard output as it is made. The prompt is the second argument, "
+    "--prompt, "
     "a file, standard input ('-'), or token ids. With --chat it is a user's message in the model's chat format. "
     "Without a tokenizer in the model's folder only --input-ids works, and ids come out.";
 
@@ -31,9 +32,9 @@ typedef struct generate_flags {
 typedef struct output {
     bool stream_text, stream_ids; /* else nothing is written until the end */
     bool first;
-    bool broken;       /* standard output cannot be written */
+    bool broken; /* standard output cannot be written */
     bool json;
-    buffer logprobs;   /* JSON objects, one per token, with commas between */
+    buffer logprobs; /* JSON objects, one per token, with commas between */
     char stop_string[256];
     int32_t stop_id;
     char error[sizeof((hy_error *)0)->message];
@@ -79,9 +80,10 @@ static hy_status make_prompt(const hy_model *model, const generate_flags *f, hy_
     hy_model_info info;
     hy_model_describe(model, &info);
     if (!info.has_tokenizer)
-        return error_set(err, HY_USAGE,
-                         "%s has no tokenizer, so that text cannot be read: give --input-ids, or name one with --tokenizer",
-                         info.path);
+        return error_set(
+            err, HY_USAGE,
+            "%s has no tokenizer, so that text cannot be read: give --input-ids, or name one with --tokenizer",
+            info.path);
     char *text = NULL;
     size_t length = 0;
     hy_status status = read_prompt(f, &text, &length, err);
@@ -140,7 +142,8 @@ static void write_parts(json_writer *w, const hy_model *model, const hy_ids *pro
 {
     buffer parts[2] = {{0}, {0}};
     text_reasoning state;
-    text_reasoning_begin(&state, text_reasoning_start_of(model_tokenizer(model), prompt->data[prompt->count - 1]));
+    int32_t last = prompt->data ? prompt->data[prompt->count - 1] : -1;
+    text_reasoning_begin(&state, text_reasoning_start_of(model_tokenizer(model), last));
     text_reasoning_feed(&state, r->text, r->text_length, split, parts);
     text_reasoning_finish(&state, split, parts);
     writer_key(w, "reasoning"), writer_string(w, parts[0].data ? parts[0].data : "", parts[0].length);
@@ -150,7 +153,8 @@ static void write_parts(json_writer *w, const hy_model *model, const hy_ids *pro
 }
 
 /* One line of JSON on standard output. False: it could not be written. */
-static bool write_json(const hy_model *model, const generate_flags *f, const hy_ids *prompt, const hy_result *r, output *o)
+static bool write_json(const hy_model *model, const generate_flags *f, const hy_ids *prompt, const hy_result *r,
+                       output *o)
 {
     buffer b = {0};
     json_writer w = {.out = &b};
@@ -206,8 +210,11 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
     hy_ids prompt = {0};
     hy_request *request = NULL;
     bool text = model_tokenizer(model) != NULL;
-    output out = {.stream_text = !f->json && !f->ids && text, .stream_ids = !f->json && (f->ids || !text),
-                  .first = true, .json = f->json, .stop_id = -1};
+    output out = {.stream_text = !f->json && !f->ids && text,
+                  .stream_ids = !f->json && (f->ids || !text),
+                  .first = true,
+                  .json = f->json,
+                  .stop_id = -1};
     hy_request_options options = hy_request_defaults(model);
     hy_status status = flags_sampling_apply(&f->sampling, model, &options.sampling, err);
     if (status == HY_OK) status = make_prompt(model, f, &prompt, err);
@@ -240,21 +247,26 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
 static int check(generate_flags *f, const char *const *places, int count)
 {
     if (count < 1) return cli_usage_error("generate", "name the folder of a model");
-    if (count > 1 && !strcmp(places[1], "-"))
+    if (count > 1 && strcmp(places[1], "-") == 0)
         f->prompt_file = f->prompt_file ? NULL : "-";
     else if (count > 1 && !f->prompt)
         f->prompt = places[1];
     else if (count > 1)
         f->prompt = NULL;
     int sources = (f->prompt != NULL) + (f->prompt_file != NULL) + (f->input_ids != NULL);
-    if (sources != 1) return cli_usage_error("generate", "give one prompt: as text, --prompt-file FILE, '-' or --input-ids");
-    if (f->chat && f->input_ids) return cli_usage_error("generate", "--chat makes a prompt of text; --input-ids is one already");
+    if (sources != 1)
+        return cli_usage_error("generate", "give one prompt: as text, --prompt-file FILE, '-' or --input-ids");
+    if (f->chat && f->input_ids)
+        return cli_usage_error("generate", "--chat makes a prompt of text; --input-ids is one already");
     if (!f->chat && (f->system || f->thinking))
         return cli_usage_error("generate", "%s is for --chat", f->system ? "--system" : "--thinking-mode");
-    if (f->thinking && strcmp(f->thinking, "enabled") && strcmp(f->thinking, "disabled") && strcmp(f->thinking, "adaptive"))
-        return cli_usage_error("generate", "--thinking-mode is enabled, disabled or adaptive, not '%.40s'", f->thinking);
-    if (f->json && f->ids) return cli_usage_error("generate", "--json has the ids already: give one of --json and --ids");
-    if (f->sampling.logprobs != INT_MIN && !f->json) return cli_usage_error("generate", "--logprobs are shown with --json");
+    if (f->thinking && !flags_thinking_mode(f->thinking))
+        return cli_usage_error("generate", "--thinking-mode is enabled, disabled or adaptive, not '%.40s'",
+                               f->thinking);
+    if (f->json && f->ids)
+        return cli_usage_error("generate", "--json has the ids already: give one of --json and --ids");
+    if (f->sampling.logprobs != INT_MIN && !f->json)
+        return cli_usage_error("generate", "--logprobs are shown with --json");
     return -1;
 }
 
@@ -271,8 +283,8 @@ int cmd_generate(int argc, char **argv)
          CLI_STRING},
         {"json", NULL, "write one JSON object at the end instead of text", &f.json, CLI_FLAG},
         {"ids", NULL, "write token ids instead of text", &f.ids, CLI_FLAG},
-        {"logprobs", "N", "with --json: log-probabilities of each token and of the N best, 0 to 20", &f.sampling.logprobs,
-         CLI_INT},
+        {"logprobs", "N", "with --json: log-probabilities of each token and of the N best, 0 to 20",
+         &f.sampling.logprobs, CLI_INT},
         {"keep-special", NULL, "show special tokens in the text", &f.keep_special, CLI_FLAG},
     };
     int lines = 0;
@@ -281,7 +293,8 @@ int cmd_generate(int argc, char **argv)
     lines = flags_model_table(&f.model, table, lines);
     const char *places[2];
     int count = 2;
-    int code = cli_parse("generate", "generate MODEL [PROMPT | -] [flags]", about, table, lines, argc, argv, places, &count);
+    int code =
+        cli_parse("generate", "generate MODEL [PROMPT | -] [flags]", about, table, lines, argc, argv, places, &count);
     if (code < 0) code = check(&f, places, count);
     if (code >= 0) return code;
     hy_model *model = NULL;

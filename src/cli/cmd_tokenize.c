@@ -122,8 +122,8 @@ static hy_status open_tokenizer(const char *model, const model_flags *f, text_to
         if (text_tokenizer_present(checkpoint_folder(files))) {
             status = text_tokenizer_open(checkpoint_folder(files), tok, err);
         } else {
-            status = error_at(err, HY_USAGE, model, "%s has no tokenizer: put its tokenizer.json there or name one with --tokenizer",
-                              model);
+            status = error_at(err, HY_USAGE, model,
+                              "%s has no tokenizer: put its tokenizer.json there or name one with --tokenizer", model);
         }
         checkpoint_close(files);
         return status;
@@ -150,7 +150,8 @@ int cmd_tokenize(int argc, char **argv)
     lines = flags_text_table(&shared, table, lines);
     const char *places[2];
     int count = 2;
-    int code = cli_parse("tokenize", "tokenize MODEL [TEXT | -] [flags]", about, table, lines, argc, argv, places, &count);
+    int code =
+        cli_parse("tokenize", "tokenize MODEL [TEXT | -] [flags]", about, table, lines, argc, argv, places, &count);
     if (code >= 0) return code;
     if (count < 1) return cli_usage_error("tokenize", "name the folder of a model");
     if (count > 1 && !strcmp(places[1], "-") && !f.file) f.file = "-", count = 1;

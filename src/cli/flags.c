@@ -50,8 +50,9 @@ model_flags flags_model(void)
 int flags_text_table(model_flags *f, cli_option *t, int n)
 {
     hy_model_options *m = &f->model;
-    n = add(t, n, (cli_option){"tokenizer", "PATH", "a folder, tokenizer.json or rank file (default: the model's folder)",
-                               &m->tokenizer, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"tokenizer", "PATH", "a folder, tokenizer.json or rank file (default: the model's folder)",
+                         &m->tokenizer, CLI_STRING});
     n = add(t, n, (cli_option){"verbose", NULL, "show the log on stderr", &f->verbose, CLI_FLAG});
     return n;
 }
@@ -61,24 +62,32 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
     hy_model_options *m = &f->model;
     n = add(t, n, (cli_option){"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING});
     n = add(t, n, (cli_option){"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT});
-    n = add(t, n, (cli_option){"max-model-len", "N", "longest sequence in tokens (default: the model's)", &m->max_model_len,
-                               CLI_INT});
-    n = add(t, n, (cli_option){"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference",
-                               &m->kv_cache_dtype, CLI_STRING});
-    n = add(t, n, (cli_option){"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)",
-                               &m->indexer_kv_dtype, CLI_STRING});
-    n = add(t, n, (cli_option){"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback,
-                               CLI_STRING});
-    n = add(t, n, (cli_option){"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
-                               &m->moe_activation, CLI_STRING});
-    n = add(t, n, (cli_option){"kv-cache-memory-bytes", "SIZE",
-                               "memory of the cache, such as 4GiB (default: a quarter of what is free, if it can be used)",
-                               &f->cache_bytes, CLI_SIZE});
-    n = add(t, n, (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
-                               CLI_SIZE});
-    n = add(t, n, (cli_option){"chat-template", "NAME",
-                               "auto (default), or minimax-m3: the built-in renderer whatever the folder has",
-                               &m->chat_template, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"max-model-len", "N", "longest sequence in tokens (default: the model's)", &m->max_model_len,
+                         CLI_INT});
+    n = add(t, n,
+            (cli_option){"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference",
+                         &m->kv_cache_dtype, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)",
+                         &m->indexer_kv_dtype, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback,
+                         CLI_STRING});
+    n = add(t, n,
+            (cli_option){"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
+                         &m->moe_activation, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"kv-cache-memory-bytes", "SIZE",
+                         "memory of the cache, such as 4GiB (default: a quarter of what is free, if it can be used)",
+                         &f->cache_bytes, CLI_SIZE});
+    n = add(t, n,
+            (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
+                         CLI_SIZE});
+    n = add(t, n,
+            (cli_option){"chat-template", "NAME",
+                         "auto (default), or minimax-m3: the built-in renderer whatever the folder has",
+                         &m->chat_template, CLI_STRING});
     return flags_text_table(f, t, n);
 }
 
@@ -87,8 +96,8 @@ hy_status flags_open(const char *path, const model_flags *f, hy_model **model, h
     if (f->verbose) flags_log_start(HY_LOG_INFO);
     if (f->max_batched_tokens > INT_MAX)
         return error_set(err, HY_USAGE, "--max-num-batched-tokens is too large: 512 is usual");
-    hy_engine_options options = {.max_num_seqs = 1, .max_num_batched_tokens = (int)f->max_batched_tokens,
-                                 .cache_bytes = f->cache_bytes};
+    hy_engine_options options = {
+        .max_num_seqs = 1, .max_num_batched_tokens = (int)f->max_batched_tokens, .cache_bytes = f->cache_bytes};
     hy_status status = hy_model_open(path, &f->model, model, err);
     if (status == HY_OK) status = hy_engine_open(*model, &options, engine, err);
     if (status != HY_OK) {
@@ -107,25 +116,34 @@ sampling_flags flags_sampling(void)
 
 int flags_sampling_table(sampling_flags *f, cli_option *t, int n)
 {
-    n = add(t, n, (cli_option){"temperature", "T", "0 to 2; 0 takes the likeliest token (default: the model's)",
-                               &f->temperature, CLI_FLOAT});
-    n = add(t, n, (cli_option){"top-p", "P", "choose among the likeliest tokens that make up P (default: the model's)",
-                               &f->top_p, CLI_FLOAT});
-    n = add(t, n, (cli_option){"top-k", "K", "choose among the K likeliest; 0 is off (default: the model's)", &f->top_k,
-                               CLI_INT});
-    n = add(t, n, (cli_option){"min-p", "P", "leave out tokens less likely than P times the best (default: the model's)",
-                               &f->min_p, CLI_FLOAT});
-    n = add(t, n, (cli_option){"repetition-penalty", "X", "above 0; 1 is off (default: the model's)", &f->repetition_penalty,
-                               CLI_FLOAT});
-    n = add(t, n, (cli_option){"frequency-penalty", "X", "-2 to 2, for every time a token came (default 0)",
-                               &f->frequency_penalty, CLI_FLOAT});
-    n = add(t, n, (cli_option){"presence-penalty", "X", "-2 to 2, once for a token that came (default 0)",
-                               &f->presence_penalty, CLI_FLOAT});
+    n = add(t, n,
+            (cli_option){"temperature", "T", "0 to 2; 0 takes the likeliest token (default: the model's)",
+                         &f->temperature, CLI_FLOAT});
+    n = add(t, n,
+            (cli_option){"top-p", "P", "choose among the likeliest tokens that make up P (default: the model's)",
+                         &f->top_p, CLI_FLOAT});
+    n = add(t, n,
+            (cli_option){"top-k", "K", "choose among the K likeliest; 0 is off (default: the model's)", &f->top_k,
+                         CLI_INT});
+    n = add(t, n,
+            (cli_option){"min-p", "P", "leave out tokens less likely than P times the best (default: the model's)",
+                         &f->min_p, CLI_FLOAT});
+    n = add(t, n,
+            (cli_option){"repetition-penalty", "X", "above 0; 1 is off (default: the model's)", &f->repetition_penalty,
+                         CLI_FLOAT});
+    n = add(t, n,
+            (cli_option){"frequency-penalty", "X", "-2 to 2, for every time a token came (default 0)",
+                         &f->frequency_penalty, CLI_FLOAT});
+    n = add(t, n,
+            (cli_option){"presence-penalty", "X", "-2 to 2, once for a token that came (default 0)",
+                         &f->presence_penalty, CLI_FLOAT});
     n = add(t, n, (cli_option){"seed", "N", "start of the random numbers; -1 draws one (default)", &f->seed, CLI_LONG});
-    n = add(t, n, (cli_option){"max-tokens", "N", "most tokens to make (default: as many as fit)", &f->max_tokens, CLI_INT});
+    n = add(t, n,
+            (cli_option){"max-tokens", "N", "most tokens to make (default: as many as fit)", &f->max_tokens, CLI_INT});
     n = add(t, n, (cli_option){"min-tokens", "N", "no end before so many tokens (default 0)", &f->min_tokens, CLI_INT});
-    n = add(t, n, (cli_option){"stop", "TEXT", "end where this text comes; may be given several times", &f->stop,
-                               CLI_STRINGS});
+    n = add(
+        t, n,
+        (cli_option){"stop", "TEXT", "end where this text comes; may be given several times", &f->stop, CLI_STRINGS});
     n = add(t, n, (cli_option){"stop-ids", "LIST", "end at these tokens, such as 5,17", &f->stop_ids, CLI_STRING});
     n = add(t, n, (cli_option){"include-stop", NULL, "keep the stop text", &f->include_stop, CLI_FLAG});
     n = add(t, n, (cli_option){"ignore-eos", NULL, "go on after the model's end token", &f->ignore_eos, CLI_FLAG});
@@ -146,7 +164,10 @@ hy_status flags_sampling_apply(sampling_flags *f, const hy_model *model, hy_samp
     const struct {
         int given;
         int32_t *to;
-    } wholes[] = {{f->top_k, &s.top_k}, {f->max_tokens, &s.max_tokens}, {f->min_tokens, &s.min_tokens}, {f->logprobs, &s.logprobs}};
+    } wholes[] = {{f->top_k, &s.top_k},
+                  {f->max_tokens, &s.max_tokens},
+                  {f->min_tokens, &s.min_tokens},
+                  {f->logprobs, &s.logprobs}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!isnan(numbers[i].given)) *numbers[i].to = numbers[i].given;
     for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
@@ -182,7 +203,8 @@ hy_status flags_read_text(const char *path, char **text, size_t *length, hy_erro
     if (ferror(in))
         status = error_at(err, HY_FAILED, path, "cannot read %s: %s", path, strerror(errno));
     else if (b.length > TEXT_LIMIT)
-        status = error_at(err, HY_BAD_INPUT, path, "%s is larger than %d MiB, the most that is read", path, TEXT_LIMIT >> 20);
+        status = error_at(err, HY_BAD_INPUT, path, "%s is larger than %d MiB, the most that is read", path,
+                          TEXT_LIMIT >> 20);
     if (in != stdin) fclose(in);
     char *made = status == HY_OK ? buffer_take(&b, length) : NULL;
     if (status == HY_OK && !made) status = error_memory(err, "a text", b.length);
@@ -195,7 +217,8 @@ hy_status flags_read_ids(const char *given, hy_ids *ids, hy_error *err)
 {
     if (strcmp(given, "-") != 0 && !file_exists(given)) {
         if (strspn(given, "0123456789-+, \t\n[]") != strlen(given))
-            return error_at(err, HY_USAGE, given, "'%.60s' is neither a file nor a list of token ids such as 1,2,3", given);
+            return error_at(err, HY_USAGE, given, "'%.60s' is neither a file nor a list of token ids such as 1,2,3",
+                            given);
         return trace_parse_ids(given, strlen(given), ids, err);
     }
     char *text = NULL;
@@ -204,6 +227,14 @@ hy_status flags_read_ids(const char *given, hy_ids *ids, hy_error *err)
     if (status == HY_OK) status = trace_parse_ids(text, length, ids, err);
     free(text);
     return status;
+}
+
+bool flags_thinking_mode(const char *mode)
+{
+    static const char *const modes[] = {"enabled", "disabled", "adaptive"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(mode, modes[i]) == 0) return true;
+    return false;
 }
 
 const char *flags_finish_name(hy_finish finish)

@@ -50,6 +50,8 @@ hy_status flags_read_text(const char *path, char **text, size_t *length, hy_erro
 /* Token ids: a file that holds them, or the list itself: "1,2,3", "[1, 2, 3]". */
 hy_status flags_read_ids(const char *file_or_list, hy_ids *ids, hy_error *err);
 
+/* "enabled", "disabled" or "adaptive" */
+bool flags_thinking_mode(const char *mode);
 /* "stop", "length", "cancel", "error" */
 const char *flags_finish_name(hy_finish finish);
 

@@ -16,12 +16,12 @@
 enum { HISTORY_LINES = 1000 };
 
 struct line_reader {
-    EditLine *edit;   /* NULL: not a terminal */
+    EditLine *edit; /* NULL: not a terminal */
     History *history;
     char *file;
     const char *prompt;
-    bool dropped;     /* Ctrl-C ended the line */
-    char *plain;      /* getline's, when there is no terminal */
+    bool dropped; /* Ctrl-C ended the line */
+    char *plain;  /* getline's, when there is no terminal */
     size_t plain_size;
 };
 

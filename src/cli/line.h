@@ -19,7 +19,8 @@ void line_close(line_reader *r);
 
 typedef enum line_result { LINE_TEXT, LINE_DROPPED, LINE_END } line_result;
 
-/* Shows the prompt (on a terminal) and replaces `text`. LINE_DROPPED: Ctrl-C; LINE_END: Ctrl-D or the end of the input. */
+/* Shows the prompt (on a terminal) and replaces `text`. LINE_DROPPED: Ctrl-C; LINE_END: Ctrl-D or the end of the input.
+ */
 line_result line_read(line_reader *r, const char *prompt, buffer *text);
 
 bool line_is_terminal(const line_reader *r);

@@ -62,8 +62,8 @@ struct hy_engine {
 static hy_status check_options(const hy_engine_options *o, hy_error *err)
 {
     if (o->max_num_seqs < 0 || o->max_num_seqs > MAX_SEQUENCES)
-        return error_at(err, HY_USAGE, "max_num_seqs", "max_num_seqs must be 1 .. %d, or 0 for %d, not %d", MAX_SEQUENCES,
-                        DEFAULT_SEQUENCES, o->max_num_seqs);
+        return error_at(err, HY_USAGE, "max_num_seqs", "max_num_seqs must be 1 .. %d, or 0 for %d, not %d",
+                        MAX_SEQUENCES, DEFAULT_SEQUENCES, o->max_num_seqs);
     if (o->max_num_batched_tokens < 0 || o->max_num_batched_tokens > MAX_ROWS)
         return error_at(err, HY_USAGE, "max_num_batched_tokens",
                         "max_num_batched_tokens must be 1 .. %d, or 0 for %d, not %d", MAX_ROWS, DEFAULT_ROWS,
@@ -99,7 +99,8 @@ static void log_plan(const hy_engine *e)
     log_line(HY_LOG_INFO, "Maximum concurrency for %s tokens per request: %.2fx", len, copies);
     if (e->plan.longest_tokens < e->model_len)
         log_line(HY_LOG_WARNING,
-                 "the cache holds no sequence of the model's %s tokens, which needs %.1f MB: requests of up to %s tokens fit",
+                 "the cache holds no sequence of the model's %s tokens, which needs %.1f MB: requests of up to %s "
+                 "tokens fit",
                  len, (double)e->plan.longest_bytes * 1e-6, longest);
 }
 
@@ -137,7 +138,8 @@ static hy_status open_parts(hy_engine *e, int32_t sequences, int32_t rows, uint6
     e->sampled = memory_zeroed((size_t)sequences, sizeof *e->sampled);
     if (!e->samples || !e->sampled)
         return error_memory(err, "the engine", (size_t)sequences * (sizeof *e->samples + sizeof *e->sampled));
-    ops_limits limits = {.rows = rows, .logit_rows = sequences < rows ? sequences : rows, .positions = e->plan.longest_tokens};
+    ops_limits limits = {
+        .rows = rows, .logit_rows = sequences < rows ? sequences : rows, .positions = e->plan.longest_tokens};
     turn_take(e->turn);
     status = e->ops->cache_open(model_backend(e->model), layout, e->plan.blocks, &e->cache, err);
     if (status == HY_OK) status = e->ops->step_open(model_backend(e->model), &limits, &e->step, err);
@@ -179,7 +181,8 @@ hy_status hy_engine_open(hy_model *model, const hy_engine_options *options, hy_e
     status = open_parts(e, o->max_num_seqs ? o->max_num_seqs : DEFAULT_SEQUENCES,
                         o->max_num_batched_tokens ? o->max_num_batched_tokens : DEFAULT_ROWS, o->cache_bytes, err);
     if (status == HY_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0)
-        status = error_set(err, HY_FAILED, "could not start the engine's thread: the system has no room for another one");
+        status =
+            error_set(err, HY_FAILED, "could not start the engine's thread: the system has no room for another one");
     if (status != HY_OK) {
         free_engine(e);
         return status;
@@ -229,13 +232,15 @@ static hy_status length_limit(const hy_engine *e, const hy_request_options *o, i
                         "the prompt has %zu tokens; %s is %d tokens, so that a prompt may have at most %d", prompt, of,
                         longest, longest - 1);
     if (need > longest - (int32_t)prompt)
-        return error_at(err, HY_NO_FIT, "max_tokens",
-                        "the prompt has %zu tokens and max_tokens is %d, together more than %s of %d tokens: ask for at most %d",
-                        prompt, made, of, longest, longest - (int32_t)prompt);
+        return error_at(
+            err, HY_NO_FIT, "max_tokens",
+            "the prompt has %zu tokens and max_tokens is %d, together more than %s of %d tokens: ask for at most %d",
+            prompt, made, of, longest, longest - (int32_t)prompt);
     *limit = made > 0 ? (int32_t)prompt + made : longest;
     if (o->sampling.min_tokens > *limit - (int32_t)prompt)
-        return error_at(err, HY_BAD_INPUT, "min_tokens", "min_tokens must be at most %d, the room after the prompt, not %d",
-                        *limit - (int32_t)prompt, o->sampling.min_tokens);
+        return error_at(err, HY_BAD_INPUT, "min_tokens",
+                        "min_tokens must be at most %d, the room after the prompt, not %d", *limit - (int32_t)prompt,
+                        o->sampling.min_tokens);
     return HY_OK;
 }
 

@@ -51,7 +51,8 @@ static hy_status check_numbers(const hy_sampling *s, hy_error *err)
 static hy_status check_list(const char *name, size_t count, const void *list, hy_error *err)
 {
     if (count > PARAMS_MAX_LIST)
-        return error_at(err, HY_BAD_INPUT, name, "%s has %zu entries; at most %d are taken", name, count, PARAMS_MAX_LIST);
+        return error_at(err, HY_BAD_INPUT, name, "%s has %zu entries; at most %d are taken", name, count,
+                        PARAMS_MAX_LIST);
     if (count > 0 && !list) return error_at(err, HY_BAD_INPUT, name, "%s has %zu entries and no list", name, count);
     return HY_OK;
 }
@@ -73,7 +74,8 @@ static hy_status check_stop(const hy_sampling *s, bool has_text, hy_error *err)
     if (status == HY_OK) status = check_list("stop_ids", s->stop_id_count, s->stop_ids, err);
     if (status != HY_OK) return status;
     if (s->stop_count > 0 && !has_text)
-        return error_at(err, HY_BAD_INPUT, "stop", "stop strings need a tokenizer, which this model has not: use stop_ids");
+        return error_at(err, HY_BAD_INPUT, "stop",
+                        "stop strings need a tokenizer, which this model has not: use stop_ids");
     for (size_t i = 0; i < s->stop_count; i++)
         if (!s->stop[i] || !s->stop[i][0])
             return error_at(err, HY_BAD_INPUT, "stop", "stop has an empty string: it would end every text at once");

@@ -12,12 +12,12 @@
 enum { PARAMS_MAX_LIST = 1 << 20 }; /* entries of any list of a request */
 
 typedef struct params {
-    hy_sampling s;         /* every pointer leads into `memory` */
-    stop_strings stop;     /* s.stop with lengths */
+    hy_sampling s;          /* every pointer leads into `memory` */
+    stop_strings stop;      /* s.stop with lengths */
     const int32_t *end_ids; /* [end_count] the model's own, then s.stop_ids: masked before min_tokens */
     int32_t end_count;
-    int32_t eos_count;     /* how many of them are the model's own */
-    void *memory;          /* owned */
+    int32_t eos_count; /* how many of them are the model's own */
+    void *memory;      /* owned */
 } params;
 
 /*

@@ -2,8 +2,8 @@
  * One request on its way: its tokens, its text, and what its owner is told.
  *
  * The owner holds a pointer from hy_engine_submit until hy_request_close. In between the engine's thread alone changes
- * it, except for `cancel` (any thread) and `done` (under `lock`, set last): once done, the engine never touches it again.
- * Everything that a step needs is allocated at submit; only the text grows while tokens come, by doubling.
+ * it, except for `cancel` (any thread) and `done` (under `lock`, set last): once done, the engine never touches it
+ * again. Everything that a step needs is allocated at submit; only the text grows while tokens come, by doubling.
  *
  * Where a request stands: `known` = prompt and output tokens, `computed` = tokens whose cache rows are written. A step
  * may compute any part of what is known and not computed; when it reaches the end, the next token is sampled.
@@ -26,24 +26,24 @@ struct hy_request {
     void *user;
     int64_t seed;
 
-    int32_t *ids;         /* [limit] the prompt, then the output; owned */
+    int32_t *ids; /* [limit] the prompt, then the output; owned */
     int32_t prompt_count, output_count;
-    int32_t limit;        /* most tokens in all: prompt and max_tokens, or the longest sequence */
+    int32_t limit; /* most tokens in all: prompt and max_tokens, or the longest sequence */
 
     /* The scheduler's. */
-    hy_request *next;     /* in a queue */
-    int32_t slot;         /* its row of the block tables, -1 while waiting */
-    int32_t blocks;       /* promised to it: enough for `limit` tokens */
+    hy_request *next; /* in a queue */
+    int32_t slot;     /* its row of the block tables, -1 while waiting */
+    int32_t blocks;   /* promised to it: enough for `limit` tokens */
     int32_t computed;
-    int32_t scheduled;    /* rows in the running step */
+    int32_t scheduled; /* rows in the running step */
     block_table table;
 
     /* Text. */
     bool has_text;
     text_detokenizer detokenizer;
-    buffer text;          /* all of it, what is held back included */
-    size_t shown;         /* bytes that events have brought */
-    size_t searched;      /* bytes in which no stop string ends */
+    buffer text;     /* all of it, what is held back included */
+    size_t shown;    /* bytes that events have brought */
+    size_t searched; /* bytes in which no stop string ends */
 
     hy_logprob logprobs[1 + SAMPLE_MAX_LOGPROBS];
     hy_finish finish;

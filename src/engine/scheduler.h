@@ -2,8 +2,8 @@
  * Which rows the next step computes.
  *
  * One step has one budget of rows. There is no phase of prefill or decode: a running request needs the tokens that it
- * knows and has not computed. First come the requests that need one row (they decode), then those with more in the order
- * of their admission, each as much as is left; then waiting requests are admitted, first come first served.
+ * knows and has not computed. First come the requests that need one row (they decode), then those with more in the
+ * order of their admission, each as much as is left; then waiting requests are admitted, first come first served.
  *
  * A request is admitted when the cache can hold all it may ever become: its blocks are promised then and taken as they
  * are reached. So a running request never lacks a block and none has to be thrown out.
@@ -27,17 +27,17 @@ void queue_move(request_queue *to, request_queue *from);
 
 typedef struct scheduler {
     int32_t max_sequences, max_rows;
-    blocks *blocks;       /* owned */
-    int32_t promised;     /* blocks of running requests, taken or not */
+    blocks *blocks;   /* owned */
+    int32_t promised; /* blocks of running requests, taken or not */
     request_queue waiting;
     hy_request **running; /* [max_sequences] in the order of admission */
     int32_t running_count;
-    int32_t *free_slot;   /* [max_sequences] a stack of rows of the block table */
+    int32_t *free_slot; /* [max_sequences] a stack of rows of the block table */
     int32_t free_slots;
 
     /* The step: rows, and the requests that sample, in the order of their logit rows. */
-    ops_rows rows;        /* arrays owned, [max_rows] and [max_sequences, stride] */
-    hy_request **pick;    /* [max_sequences] */
+    ops_rows rows;     /* arrays owned, [max_rows] and [max_sequences, stride] */
+    hy_request **pick; /* [max_sequences] */
     int32_t pick_count;
 } scheduler;
 

@@ -17,7 +17,8 @@ static const uint64_t SEED = 0x0123456789ABCDEF;
 
 static ops_sample plain(void)
 {
-    return (ops_sample){.seed = SEED, .position = 1, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
+    return (ops_sample){
+        .seed = SEED, .position = 1, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
 }
 
 static ops_sampled run(const float *logits, int32_t vocab, const ops_sample *how)
@@ -45,7 +46,7 @@ static uint32_t support(const float *logits, int32_t vocab, ops_sample how)
 /* ---- Noise ---------------------------------------------------------------------------------------------------- */
 
 /* Values of -log(-log1p(-u)) from an independent Philox in double precision: seed 0x0123456789abcdef, position 1. */
-static const double stored_noise[SMALL] = {-0.12742, 0.94800, 0.68643,  -0.17915, -1.04572,
+static const double stored_noise[SMALL] = {-0.12742, 0.94800, 0.68643, -0.17915, -1.04572,
                                            0.20527,  0.04124, 1.54266, -1.79749, 0.61369};
 /* Its argmax over ten equal logits, positions 1 to 40. */
 static const int32_t stored_picks[40] = {7, 3, 9, 6, 4, 9, 3, 4, 5, 9, 5, 0, 6, 0, 3, 6, 3, 9, 5, 0,
@@ -66,7 +67,8 @@ static void test_noise_is_the_stored_one(void **state)
         how.seed = 7, how.choice = 3, how.temperature = 0.7f;
         assert_int_equal(run(ramp, SMALL, &how).id, stored_ramp[p - 1]);
     }
-    /* The size of the noise, not only its order: two logits whose distance is just below and just above that of the noise. */
+    /* The size of the noise, not only its order: two logits whose distance is just below and just above that of the
+     * noise. */
     for (int a = 0; a < SMALL; a++) {
         int b = (a + 3) % SMALL;
         float row[SMALL];
@@ -341,7 +343,8 @@ static void test_min_p(void **state)
     assert_int_equal(support(row, 4, how), 15);
 }
 
-/* The chain written the plain way: doubles, one sort. Returns the pick; *margin is how near top-p came to another cut. */
+/* The chain written the plain way: doubles, one sort. Returns the pick; *margin is how near top-p came to another cut.
+ */
 struct item {
     float z;
     int32_t id;
@@ -360,7 +363,8 @@ static int32_t twin(const float *logits, int32_t vocab, const ops_sample *how, d
     float top = -INFINITY;
     double sum = 0, mass = 0;
     for (int32_t i = 0; i < vocab; i++)
-        if (!isnan(logits[i]) && logits[i] > -INFINITY) item[count++] = (struct item){logits[i] / how->temperature + 0.0f, i};
+        if (!isnan(logits[i]) && logits[i] > -INFINITY)
+            item[count++] = (struct item){logits[i] / how->temperature + 0.0f, i};
     qsort(item, (size_t)count, sizeof *item, descending);
     *margin = 1;
     if (how->min_p > 0) {
@@ -399,7 +403,11 @@ static void test_against_the_sorted_twin(void **state)
         for (int32_t i = 0; i < vocab; i++) {
             x = x * 1664525u + 1013904223u;
             float u = (float)(x >> 8) * 0x1p-24f;
-            row[i] = kind == 0 ? 20 * u - 10 : kind == 1 ? floorf(6 * u) : kind == 2 ? 100 * u * u * u * u - 30 : kind == 3 ? 0 : 2 * u;
+            row[i] = kind == 0   ? 20 * u - 10
+                     : kind == 1 ? floorf(6 * u)
+                     : kind == 2 ? 100 * u * u * u * u - 30
+                     : kind == 3 ? 0
+                                 : 2 * u;
             if (x % 97 == 0) row[i] = NAN;
             if (x % 89 == 0) row[i] = -0.0f;
         }

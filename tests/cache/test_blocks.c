@@ -122,7 +122,8 @@ static void test_storm(void **state)
         for (int i = 0; i < SEQUENCES; i++)
             for (int32_t j = 0; j < t[i].count; j++, held++) {
                 assert_int_equal(seen[row[i][j]]++, 0);
-                assert_int_equal(blocks_state(b, row[i][j]), (j + 1) * 128 <= t[i].written ? BLOCK_FULL : BLOCK_FILLING);
+                assert_int_equal(blocks_state(b, row[i][j]),
+                                 (j + 1) * 128 <= t[i].written ? BLOCK_FULL : BLOCK_FILLING);
             }
         assert_int_equal(blocks_free_count(b), BLOCKS - held);
     }
@@ -159,8 +160,11 @@ static void test_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_take_and_release), cmocka_unit_test(test_shared_blocks), cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_storm),            cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_take_and_release),
+        cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_storm),
+        cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

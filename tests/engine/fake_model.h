@@ -1,7 +1,7 @@
 /*
- * A model without weights, for tests of the engine: its cache holds the token of every slot, and the logits of a row are
- * a hash of all tokens of its sequence, read back through the block table. A wrong slot, position, block or row order
- * changes the answer; the batch cannot.
+ * A model without weights, for tests of the engine: its cache holds the token of every slot, and the logits of a row
+ * are a hash of all tokens of its sequence, read back through the block table. A wrong slot, position, block or row
+ * order changes the answer; the batch cannot.
  *
  * It can also be told what to say (`script`), to damage logits, and to fail a step.
  */
@@ -21,13 +21,13 @@
 enum { FAKE_VOCAB = 300, FAKE_IDS = 256, FAKE_EOS = 1, FAKE_MAX_LEN = 2000 };
 
 static struct fake {
-    const int32_t *script;  /* after a prompt of one token: the answer's tokens; NULL: a hash decides */
+    const int32_t *script; /* after a prompt of one token: the answer's tokens; NULL: a hash decides */
     int32_t script_count;
-    int32_t nan_after;      /* the row of this token has no finite logit; -1: none */
-    atomic_int fail_steps;  /* this many steps fail */
-    atomic_int most_rows;   /* of a step, as seen */
-    atomic_int bad_rows;    /* rows that broke the contract */
-    atomic_int delay_us;    /* a step takes this long */
+    int32_t nan_after;     /* the row of this token has no finite logit; -1: none */
+    atomic_int fail_steps; /* this many steps fail */
+    atomic_int most_rows;  /* of a step, as seen */
+    atomic_int bad_rows;   /* rows that broke the contract */
+    atomic_int delay_us;   /* a step takes this long */
 } fake = {.nan_after = -1};
 
 struct ops_cache {
@@ -43,7 +43,8 @@ struct ops_step {
     void *scratch;
 };
 
-static hy_status fake_cache_open(ops_backend *b, const cache_layout *layout, int32_t blocks, ops_cache **out, hy_error *err)
+static hy_status fake_cache_open(ops_backend *b, const cache_layout *layout, int32_t blocks, ops_cache **out,
+                                 hy_error *err)
 {
     (void)b, (void)layout, (void)err;
     ops_cache *c = calloc(1, sizeof *c);
@@ -87,7 +88,8 @@ static void fake_check(const ops_step *s, const ops_rows *r)
     for (int32_t i = 0; i < r->count; i++) {
         bool bad = r->sequence[i] < 0 || r->sequence[i] >= r->sequences || r->position[i] >= s->limits.positions ||
                    r->slot[i] < 0 || r->slot[i] >= (int64_t)s->cache->blocks * CACHE_BLOCK;
-        for (int32_t j = 0; j < i; j++) bad |= r->sequence[j] == r->sequence[i] && j != i - 1 && r->sequence[i - 1] != r->sequence[i];
+        for (int32_t j = 0; j < i; j++)
+            bad |= r->sequence[j] == r->sequence[i] && j != i - 1 && r->sequence[i - 1] != r->sequence[i];
         if (i > 0 && r->sequence[i - 1] == r->sequence[i]) bad |= r->position[i] != r->position[i - 1] + 1;
         if (bad) atomic_fetch_add(&fake.bad_rows, 1);
         logits += r->flags[i] & ROW_LOGITS;
@@ -171,7 +173,8 @@ static hy_model *fake_model_open(bool text)
     m->weights.shape.vocab = FAKE_VOCAB;
     m->weights.shape.max_positions = m->max_len = FAKE_MAX_LEN;
     m->layout.row_bytes = CACHE_BLOCK * sizeof(int32_t);
-    m->generation = (model_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .eos = {FAKE_EOS}, .eos_count = 1};
+    m->generation =
+        (model_generation){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .eos = {FAKE_EOS}, .eos_count = 1};
     if (text) {
         static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         char ranks[FAKE_IDS * 12];

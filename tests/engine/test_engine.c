@@ -138,11 +138,11 @@ static void test_parameters_out_of_range(void **state)
     hy_engine *e = open_engine(m, (hy_engine_options){0});
     hy_request_options good = hy_request_defaults(m);
     good.prompt_ids = one_id, good.prompt_count = 1, good.sampling.max_tokens = 3;
-#define REFUSED(field, value, part) \
-    do { \
-        hy_request_options o = good; \
-        o.sampling.field = value; \
-        refused(e, &o, HY_BAD_INPUT, part); \
+#define REFUSED(field, value, part)                                                                                    \
+    do {                                                                                                               \
+        hy_request_options o = good;                                                                                   \
+        o.sampling.field = value;                                                                                      \
+        refused(e, &o, HY_BAD_INPUT, part);                                                                            \
     } while (0)
     REFUSED(temperature, -0.1f, "temperature must be in 0 .. 2, not -0.1");
     REFUSED(temperature, 2.1f, "temperature");
@@ -525,7 +525,8 @@ static void test_a_bad_row_fails_its_request_alone(void **state)
     int32_t allowed[200];
     for (int i = 0; i < 200; i++) allowed[i] = i; /* so that nobody makes a 250 */
     hy_request_options o = hy_request_defaults(m);
-    o.sampling.max_tokens = 50, o.sampling.ignore_eos = true, o.sampling.allowed_ids = allowed, o.sampling.allowed_count = 200;
+    o.sampling.max_tokens = 50, o.sampling.ignore_eos = true, o.sampling.allowed_ids = allowed,
+    o.sampling.allowed_count = 200;
     o.sampling.seed = 5;
     o.prompt_ids = good, o.prompt_count = 100;
     struct seen alone = {0}, beside = {0}, failed = {0};
