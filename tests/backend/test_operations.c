@@ -40,8 +40,6 @@ static void pair_open(pair *p, const model_kind *kind, cache_format main, cache_
     random_model_make(&p->model, kind);
     bench_open(&p->reference, &ops_reference, &p->model, main, index, options, 1);
     bench_open(&p->cpu, &ops_cpu, &p->model, main, index, options, 2);
-    bench_fill(&p->reference, 0);
-    bench_fill(&p->cpu, 0);
 }
 
 static void pair_close(pair *p)
@@ -744,6 +742,7 @@ static void replay(void **state)
     (void)state;
     pair p;
     pair_open(&p, &kinds[0], CACHE_BF16, CACHE_BF16, (ops_options){0});
+    pair_random_cache(&p);
     const ops_model *m = &p.model.ops;
     step_rows rows;
     mixed_rows(&rows, 1, m->vocab);

@@ -4,7 +4,7 @@
  *     step.c      opening, closing, cache memory, the rows of a step, named tensors, embedding, head, sampling
  *     weights.c   packed weights of the layers
  *     linear.c    packing and products
- *     kernels.c   inner loops, in variants per instruction set with the same bits
+ *     kernels.c, kernels_*  inner loops, in variants per instruction set with the same bits
  *     project.c   attend_in, attend_out
  *     cache_rows.c  keys and values into cache blocks and back
  *     index.c     block scores and selection

@@ -71,6 +71,12 @@ typedef struct cpu_kernels {
     void (*rms_norm)(const float *x, const float *gain, int n, float epsilon, bool round, float *out);
 } cpu_kernels;
 
+/* One source, kernels_body.h, compiled per instruction set. */
+#if defined(__x86_64__)
+extern const cpu_kernels cpu_kernels_avx512, cpu_kernels_avx2;
+#endif
+extern const cpu_kernels cpu_kernels_portable;
+
 /* The fastest variant that this machine runs. */
 const cpu_kernels *cpu_kernels_best(void);
 /* All variants that this machine runs, the portable one last; returns how many. For tests. */
