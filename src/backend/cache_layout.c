@@ -34,14 +34,10 @@ bool cache_format_parse(const char *name, cache_format *format)
 static size_t data_bytes(cache_format format, int dim)
 {
     switch (format) {
-    case CACHE_FP32:
-        return (size_t)dim * 4;
-    case CACHE_BF16:
-        return (size_t)dim * 2;
-    case CACHE_FP8:
-        return (size_t)dim;
-    case CACHE_NVFP4:
-        return (size_t)dim / 2;
+    case CACHE_FP32: return (size_t)dim * 4;
+    case CACHE_BF16: return (size_t)dim * 2;
+    case CACHE_FP8: return (size_t)dim;
+    case CACHE_NVFP4: return (size_t)dim / 2;
     }
     return 0;
 }
@@ -59,8 +55,8 @@ size_t cache_vector_bytes(cache_format format, int dim)
 static hy_status check_dim(const char *what, cache_format format, int dim, hy_error *err)
 {
     if (format != CACHE_NVFP4 || dim % SCALE_GROUP == 0) return HY_OK;
-    return error_set(err, HY_UNSUPPORTED, "an nvfp4 cache needs a %s that is a multiple of 16, not %d: choose bf16 or fp8",
-                     what, dim);
+    return error_set(err, HY_UNSUPPORTED,
+                     "an nvfp4 cache needs a %s that is a multiple of 16, not %d: choose bf16 or fp8", what, dim);
 }
 
 hy_status cache_layout_make(const ops_model *model, cache_format main, cache_format index, cache_layout *layout,
@@ -72,8 +68,12 @@ hy_status cache_layout_make(const ops_model *model, cache_format main, cache_for
     if (status == HY_OK && sparse) status = check_dim("index head dim", index, model->index_dim, err);
     if (status != HY_OK) return status;
 
-    cache_layout made = {.main = main, .index = index, .layers = model->layers, .kv_heads = model->kv_heads,
-                         .head_dim = model->head_dim, .index_dim = sparse ? model->index_dim : 0};
+    cache_layout made = {.main = main,
+                         .index = index,
+                         .layers = model->layers,
+                         .kv_heads = model->kv_heads,
+                         .head_dim = model->head_dim,
+                         .index_dim = sparse ? model->index_dim : 0};
     made.k_scales = CACHE_BLOCK * data_bytes(main, model->head_dim);
     made.v_data = CACHE_BLOCK * cache_vector_bytes(main, model->head_dim);
     made.v_scales = made.v_data + made.k_scales;
@@ -95,13 +95,13 @@ hy_status cache_layout_make(const ops_model *model, cache_format main, cache_for
     }
     for (int l = 0; l < model->layers && fits; l++) {
         made.index_offset[l] = model->layer[l].sparse ? row : CACHE_NO_OFFSET;
-        if (model->layer[l].sparse)
-            fits = size_add(row, CACHE_BLOCK * cache_vector_bytes(index, made.index_dim), &row);
+        if (model->layer[l].sparse) fits = size_add(row, CACHE_BLOCK * cache_vector_bytes(index, made.index_dim), &row);
     }
     if (!fits || !size_add(row, ROW_ALIGNMENT - 1, &row)) {
         cache_layout_free(&made);
-        return error_set(err, HY_UNSUPPORTED, "a cache block of %d layers with %d heads of %d is larger than memory can be",
-                         model->layers, model->kv_heads, model->head_dim);
+        return error_set(err, HY_UNSUPPORTED,
+                         "a cache block of %d layers with %d heads of %d is larger than memory can be", model->layers,
+                         model->kv_heads, model->head_dim);
     }
     made.row_bytes = row / ROW_ALIGNMENT * ROW_ALIGNMENT;
     *layout = made;

@@ -9,7 +9,8 @@
 #include <string.h>
 
 static const char about[] =
-    "Runs token ids through a model and writes logits, layer outputs, selected blocks and expert routes as safetensors. "
+    "Runs token ids through a model and writes logits, layer outputs, selected blocks and expert routes as "
+    "safetensors. "
     "--like takes ids, rows and numerics from an oracle file and writes tensors of the same names and shapes; "
     "--input-ids takes a list of ids and writes the logits of every row.";
 
@@ -29,8 +30,8 @@ static hy_status parse_chunks(const char *text, int32_t *chunks, size_t *count, 
     for (size_t i = 0; i < ids.count && status == HY_OK; i++)
         if (ids.data[i] < 1) status = HY_USAGE;
     if (status != HY_OK || !ids.count || ids.count > MAX_CHUNKS)
-        status = error_at(err, HY_USAGE, "--chunks", "--chunks takes up to %d sizes from 1 such as 1,127,128, not '%.40s'",
-                          MAX_CHUNKS, text);
+        status = error_at(err, HY_USAGE, "--chunks",
+                          "--chunks takes up to %d sizes from 1 such as 1,127,128, not '%.40s'", MAX_CHUNKS, text);
     for (size_t i = 0; i < ids.count && status == HY_OK; i++) chunks[i] = ids.data[i];
     *count = ids.count;
     hy_ids_free(&ids);
@@ -104,13 +105,14 @@ int cmd_trace(int argc, char **argv)
 {
     trace_flags f = {.model = {.on_progress = cli_progress}};
     const cli_option flags[] = {
-        {"like", "ORACLE", "a safetensors file whose ids, rows, cache formats and numerics are taken", &f.like, CLI_STRING},
+        {"like", "ORACLE", "a safetensors file whose ids, rows, cache formats and numerics are taken", &f.like,
+         CLI_STRING},
         {"input-ids", "FILE", "token ids as numbers or a JSON list, instead of --like", &f.input_ids, CLI_STRING},
         {"output,o", "OUT", "the file to write", &f.output, CLI_STRING},
         {"replay", "ORACLE", "impose the selected blocks and expert routes of this file", &f.replay, CLI_STRING},
         {"last", NULL, "with --input-ids: logits of the last row only", &f.last, CLI_FLAG},
-        {"chunks", "LIST", "rows of the prompt's steps, such as 1,127,128; the last size repeats (default 512)", &f.chunks,
-         CLI_STRING},
+        {"chunks", "LIST", "rows of the prompt's steps, such as 1,127,128; the last size repeats (default 512)",
+         &f.chunks, CLI_STRING},
         {"backend", "NAME", "cpu (default) or reference", &f.model.backend, CLI_STRING},
         {"kv-cache-dtype", "FORMAT", "auto, bf16, fp8, nvfp4; fp32 on the reference (default: the oracle's, or auto)",
          &f.model.kv_cache_dtype, CLI_STRING},

@@ -51,19 +51,17 @@ static hy_status resolve_activation(const char *option, bool packed, moe_activat
     else if (strcmp(option, "none") == 0)
         *out = MOE_ACTIVATION_NONE;
     else
-        return error_at(err, HY_USAGE, "--moe-activation", "--moe-activation cannot be '%.40s': choose auto, nvfp4 or none",
-                        option);
+        return error_at(err, HY_USAGE, "--moe-activation",
+                        "--moe-activation cannot be '%.40s': choose auto, nvfp4 or none", option);
     return HY_OK;
 }
 
-hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *options, bool reference, model_formats *out,
-                                hy_error *err)
+hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *options, bool reference,
+                                model_formats *out, hy_error *err)
 {
     model_formats f = {.read = READBACK_EXACT};
     bool packed = pack_quantised(shape);
-    cache_format main = packed                                           ? CACHE_NVFP4
-                        : telling_weight(shape)->format == WEIGHT_MXFP8 ? CACHE_FP8
-                                                                         : CACHE_BF16;
+    cache_format main = packed ? CACHE_NVFP4 : telling_weight(shape)->format == WEIGHT_MXFP8 ? CACHE_FP8 : CACHE_BF16;
     hy_status status = resolve_cache("--kv-cache-dtype", options->kv_cache_dtype, main, reference, &f.main, err);
     if (status == HY_OK)
         status = resolve_cache("--indexer-kv-dtype", options->indexer_kv_dtype, f.main, reference, &f.index, err);

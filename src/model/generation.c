@@ -23,7 +23,8 @@ static double number(reader *r, const char *key, double low, double high, double
     if (!value || json_is_null(value) || r->status != HY_OK) return otherwise;
     double x = json_is_number(value) ? json_number_value(value) : NAN;
     if (x >= low && x <= high) return x;
-    r->status = error_at(r->err, HY_BAD_MODEL, r->path, "%s: %s must be a number from %g to %g", r->path, key, low, high);
+    r->status =
+        error_at(r->err, HY_BAD_MODEL, r->path, "%s: %s must be a number from %g to %g", r->path, key, low, high);
     return otherwise;
 }
 
@@ -32,11 +33,11 @@ static void end_token(reader *r, const json_t *value, int vocab, model_generatio
     if (r->status != HY_OK) return;
     json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id < 0 || id >= vocab)
-        r->status = error_at(r->err, HY_BAD_MODEL, r->path, "%s: eos_token_id must be ids of the vocabulary 0..%d", r->path,
-                             vocab - 1);
+        r->status = error_at(r->err, HY_BAD_MODEL, r->path, "%s: eos_token_id must be ids of the vocabulary 0..%d",
+                             r->path, vocab - 1);
     else if (out->eos_count == CONFIG_MAX_EOS)
-        r->status = error_at(r->err, HY_BAD_MODEL, r->path, "%s: eos_token_id lists more than %d ids", r->path,
-                             CONFIG_MAX_EOS);
+        r->status =
+            error_at(r->err, HY_BAD_MODEL, r->path, "%s: eos_token_id lists more than %d ids", r->path, CONFIG_MAX_EOS);
     else
         out->eos[out->eos_count++] = (int32_t)id;
 }
@@ -49,7 +50,8 @@ static void read_fields(reader *r, const config *c, model_generation *out)
     out->repetition_penalty = (float)number(r, "repetition_penalty", 0x1p-20, 1000, out->repetition_penalty);
     out->top_k = (int)number(r, "top_k", -1, 1 << 30, out->top_k);
     const json_t *eos = json_object_get(r->root, "eos_token_id");
-    for (size_t i = 0; json_is_array(eos) && i < json_array_size(eos); i++) end_token(r, json_array_get(eos, i), c->vocab, out);
+    for (size_t i = 0; json_is_array(eos) && i < json_array_size(eos); i++)
+        end_token(r, json_array_get(eos, i), c->vocab, out);
     if (eos && !json_is_array(eos) && !json_is_null(eos)) end_token(r, eos, c->vocab, out);
 }
 

@@ -24,8 +24,8 @@ static hy_status resolve_length(hy_model *m, int wanted, hy_error *err)
 {
     int most = m->weights.shape.max_positions;
     if (wanted < 0 || wanted > most)
-        return error_at(err, HY_USAGE, "--max-model-len", "--max-model-len %d is outside 1..%d, the positions of this model",
-                        wanted, most);
+        return error_at(err, HY_USAGE, "--max-model-len",
+                        "--max-model-len %d is outside 1..%d, the positions of this model", wanted, most);
     m->max_len = wanted ? wanted : most;
     return HY_OK;
 }
@@ -67,7 +67,8 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
     if (o->threads < 0) return error_at(err, HY_USAGE, "--threads", "--threads cannot be %d", o->threads);
     m->ops = ops_find(backend);
     if (!m->ops)
-        return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", backend, ops_names);
+        return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", backend,
+                        ops_names);
     hy_status status = copy_names(m, path, err);
     if (status == HY_OK) status = checkpoint_open(path, &m->files, err);
     if (status == HY_OK) status = model_weights_open(m->files, o->on_progress, o->user, &m->weights, err);
@@ -91,7 +92,8 @@ hy_status hy_model_open(const char *path, const hy_model_options *options, hy_mo
     }
     hy_model_info info;
     hy_model_describe(m, &info);
-    log_line(HY_LOG_INFO, "model %s: %d layers, backend %s, cache %s, index cache %s, read-back %s, expert activations %s",
+    log_line(HY_LOG_INFO,
+             "model %s: %d layers, backend %s, cache %s, index cache %s, read-back %s, expert activations %s",
              info.name, info.layers, info.backend, info.kv_cache_dtype, info.indexer_kv_dtype, info.readback,
              info.moe_activation);
     *model = m;

@@ -15,7 +15,8 @@ typedef struct model_weights {
  * Collects the weights of every layer by role, checks their scales and counts them. on_progress counts tensors.
  * HY_BAD_MODEL with the tensor's name; on failure nothing is left allocated.
  */
-hy_status model_weights_open(const checkpoint *c, hy_progress_fn on_progress, void *user, model_weights *out, hy_error *err);
+hy_status model_weights_open(const checkpoint *c, hy_progress_fn on_progress, void *user, model_weights *out,
+                             hy_error *err);
 void model_weights_close(model_weights *w);
 
 /* Options of a model as resolved against its checkpoint and backend. */
@@ -26,12 +27,12 @@ typedef struct model_formats {
 } model_formats;
 
 /*
- * "auto" caches are nvfp4 where the experts are NVFP4 with a dividing global scale (M3.1), fp8 where they are MXFP8, bf16
- * elsewhere; "auto" activations nvfp4 in the first case, none elsewhere. An fp32 cache off the reference becomes bf16 with
- * a log line. HY_USAGE names the choices.
+ * "auto" caches are nvfp4 where the experts are NVFP4 with a dividing global scale (M3.1), fp8 where they are MXFP8,
+ * bf16 elsewhere; "auto" activations nvfp4 in the first case, none elsewhere. An fp32 cache off the reference becomes
+ * bf16 with a log line. HY_USAGE names the choices.
  */
-hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *options, bool reference, model_formats *out,
-                                hy_error *err);
+hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *options, bool reference,
+                                model_formats *out, hy_error *err);
 
 /* generation_config.json of the folder; without one, defaults and the config's end token. */
 hy_status model_generation_load(const char *folder, const config *c, model_generation *out, hy_error *err);

@@ -8,8 +8,8 @@
 static hy_status need_tokenizer(const hy_model *model, hy_error *err)
 {
     if (model->tokenizer) return HY_OK;
-    return error_at(err, HY_USAGE, model->path, "%s has no tokenizer: put its tokenizer.json there or name one with --tokenizer",
-                    model->path);
+    return error_at(err, HY_USAGE, model->path,
+                    "%s has no tokenizer: put its tokenizer.json there or name one with --tokenizer", model->path);
 }
 
 hy_status hy_tokenize(const hy_model *model, const char *text, size_t length, hy_ids *ids, hy_error *err)
@@ -36,10 +36,11 @@ hy_status model_can_chat(const hy_model *model, hy_error *err)
 {
     hy_status status = need_tokenizer(model, err);
     if (status != HY_OK || model->chat.kind != TEXT_TEMPLATE_UNKNOWN) return status;
-    return error_at(err, HY_UNSUPPORTED, model->path,
-                    "the chat template in %s of %s is not MiniMax-M3's (sha256 %.16s...): force the built-in renderer with "
-                    "--chat-template minimax-m3",
-                    model->chat.source, model->path, model->chat.sha256);
+    return error_at(
+        err, HY_UNSUPPORTED, model->path,
+        "the chat template in %s of %s is not MiniMax-M3's (sha256 %.16s...): force the built-in renderer with "
+        "--chat-template minimax-m3",
+        model->chat.source, model->path, model->chat.sha256);
 }
 
 /* Optional JSON text: NULL stays NULL. */
@@ -51,8 +52,8 @@ static hy_status parse(const char *what, const char *text, json_t **out, hy_erro
     return *out ? HY_OK : HY_BAD_INPUT;
 }
 
-hy_status hy_render_chat(const hy_model *model, const char *messages_json, const char *tools_json, const char *kwargs_json,
-                         hy_ids *ids, hy_error *err)
+hy_status hy_render_chat(const hy_model *model, const char *messages_json, const char *tools_json,
+                         const char *kwargs_json, hy_ids *ids, hy_error *err)
 {
     json_t *messages = NULL, *tools = NULL, *kwargs = NULL;
     buffer prompt = {0};

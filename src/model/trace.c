@@ -70,9 +70,12 @@ static void *add_tensor(trace *t, tensor_dtype dtype, int dims, size_t a, size_t
 hy_status trace_write(const trace *t, const char *path, hy_error *err)
 {
     const char *metadata[] = {
-        "kv_cache_dtype", t->info.kv_cache_dtype, "indexer_kv_dtype", t->info.indexer_kv_dtype,
-        "readback", t->info.readback, "moe_activation", t->info.moe_activation, "backend", t->info.backend,
-        "precision", strcmp(t->info.backend, "reference") == 0 ? "fp32" : "bf16",
+        "kv_cache_dtype",   t->info.kv_cache_dtype,
+        "indexer_kv_dtype", t->info.indexer_kv_dtype,
+        "readback",         t->info.readback,
+        "moe_activation",   t->info.moe_activation,
+        "backend",          t->info.backend,
+        "precision",        strcmp(t->info.backend, "reference") == 0 ? "fp32" : "bf16",
     };
     safetensors_entry *entries = memory_zeroed(t->count, sizeof *entries);
     if (!entries) return error_memory(err, "a list of tensors", t->count * sizeof *entries);
@@ -81,8 +84,8 @@ hy_status trace_write(const trace *t, const char *path, hy_error *err)
         memcpy(entries[i].shape, t->tensors[i].shape, sizeof entries[i].shape);
     }
     safetensors_writer *writer = NULL;
-    hy_status status = safetensors_create(path, entries, t->count, metadata, sizeof metadata / sizeof *metadata / 2, false,
-                                          &writer, err);
+    hy_status status = safetensors_create(path, entries, t->count, metadata, sizeof metadata / sizeof *metadata / 2,
+                                          false, &writer, err);
     memory_free(entries);
     if (status != HY_OK) return status;
     for (size_t i = 0; i < t->count && status == HY_OK; i++)
@@ -96,8 +99,8 @@ hy_status trace_write(const trace *t, const char *path, hy_error *err)
 
 /* Where the parts of one layer go; NULL where the layer has no such part. */
 typedef struct layer_out {
-    float *hidden;   /* [N, hidden] after the layer */
-    int32_t *blocks; /* [T, index heads, k] */
+    float *hidden;    /* [N, hidden] after the layer */
+    int32_t *blocks;  /* [T, index heads, k] */
     int32_t *experts; /* [T, experts_per_token] */
     float *weights;
     const tensor *replay_blocks, *replay_experts;
@@ -110,7 +113,7 @@ typedef struct run {
     const trace_plan *plan;
     const trace_options *options;
     trace *out;
-    float *embedded; /* [N, hidden] */
+    float *embedded;  /* [N, hidden] */
     layer_out *layer; /* [layers] */
     float *logits;    /* [R, vocab] */
     float *decode;    /* [S, vocab] */
@@ -120,15 +123,15 @@ typedef struct run {
     ops_step *step;
     ops_cache *cache;
     int32_t chunk_rows;
-    int32_t first, count; /* rows of the prompt in the running step; count 0 while decoding */
+    int32_t first, count;                 /* rows of the prompt in the running step; count 0 while decoding */
     int32_t *sequence, *position, *token; /* [chunk_rows] */
     int64_t *slot;
     uint8_t *flags;
-    int32_t *table; /* [blocks] */
+    int32_t *table;                         /* [blocks] */
     int32_t *replay_blocks, *replay_routes; /* as in ops_rows */
-    int32_t *selected; /* [chunk_rows, index heads, top] */
-    float *row;        /* [max(hidden, vocab)] */
-    float *final_gain; /* [hidden] */
+    int32_t *selected;                      /* [chunk_rows, index heads, top] */
+    float *row;                             /* [max(hidden, vocab)] */
+    float *final_gain;                      /* [hidden] */
     progress progress;
     bool stopped;
 } run;
@@ -148,8 +151,8 @@ static hy_status check_ids(const ops_model *m, const char *what, const int32_t *
 {
     for (size_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= m->vocab)
-            return error_set(err, HY_BAD_INPUT, "token id %d at %s %zu is outside the vocabulary 0..%d", ids[i], what, i,
-                             m->vocab - 1);
+            return error_set(err, HY_BAD_INPUT, "token id %d at %s %zu is outside the vocabulary 0..%d", ids[i], what,
+                             i, m->vocab - 1);
     return HY_OK;
 }
 
@@ -161,8 +164,8 @@ static hy_status check_plan(const run *r, hy_error *err)
         if (r->options->chunks[i] < 1)
             return error_set(err, HY_USAGE, "a chunk of %d rows: give sizes from 1", r->options->chunks[i]);
     if (p->id_count + p->feed_count > (size_t)model_max_len(r->model))
-        return error_set(err, HY_NO_FIT, "%zu tokens are more than the model's limit of %d", p->id_count + p->feed_count,
-                         model_max_len(r->model));
+        return error_set(err, HY_NO_FIT, "%zu tokens are more than the model's limit of %d",
+                         p->id_count + p->feed_count, model_max_len(r->model));
     hy_status status = check_ids(r->shape, "place", p->ids, p->id_count, err);
     return status == HY_OK ? check_ids(r->shape, "greedy place", p->feed, p->feed_count, err) : status;
 }
@@ -176,7 +179,8 @@ static hy_status find_replay(run *r, const char *kind, int layer, int dims, size
     const safetensors *file = r->options->replay;
     const tensor *t = safetensors_find(file, name);
     if (!t) return error_at(err, HY_BAD_MODEL, name, "%s has no %s to replay", safetensors_path(file), name);
-    bool right = t->dtype == TENSOR_I32 && t->dims == dims && (!r->replay_rows || (size_t)t->shape[0] == r->replay_rows);
+    bool right =
+        t->dtype == TENSOR_I32 && t->dims == dims && (!r->replay_rows || (size_t)t->shape[0] == r->replay_rows);
     if (dims == 3)
         right = right && t->shape[1] == r->shape->index_heads && (size_t)t->shape[2] <= columns;
     else
@@ -241,7 +245,8 @@ static bool add_outputs(run *r)
         ok = out->experts && out->weights;
     }
     ok = ok && (r->greedy = add_tensor(r->out, TENSOR_I32, 1, r->greedy_count, 0, 0, "greedy_ids"));
-    if (p->feed_count) ok = ok && (r->decode = add_tensor(r->out, TENSOR_F32, 2, p->feed_count, vocab, 0, "decode_logits"));
+    if (p->feed_count)
+        ok = ok && (r->decode = add_tensor(r->out, TENSOR_F32, 2, p->feed_count, vocab, 0, "decode_logits"));
     return ok;
 }
 
@@ -301,8 +306,8 @@ static void close_rows(run *r)
 {
     if (r->step) r->ops->step_close(r->step);
     if (r->cache) r->ops->cache_close(r->cache);
-    void *arrays[] = {r->layer, r->sequence, r->position, r->token, r->slot, r->flags, r->table, r->replay_blocks,
-                      r->replay_routes, r->selected, r->row, r->final_gain};
+    void *arrays[] = {r->layer, r->sequence,      r->position,      r->token,    r->slot, r->flags,
+                      r->table, r->replay_blocks, r->replay_routes, r->selected, r->row,  r->final_gain};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);
 }
 
@@ -339,9 +344,7 @@ static void keep(run *r, forward_stage stage, int layer, ops_step *step)
     case FORWARD_EMBEDDED:
         if (r->embedded) keep_hidden(r, r->embedded, false, step);
         break;
-    case FORWARD_SELECTED:
-        keep_blocks(r, r->layer[layer].blocks, step);
-        break;
+    case FORWARD_SELECTED: keep_blocks(r, r->layer[layer].blocks, step); break;
     case FORWARD_ROUTED:
         r->ops->tensor_read(step, OPS_ROUTES, 0, r->count, r->layer[layer].experts + routed);
         r->ops->tensor_read(step, OPS_ROUTE_WEIGHTS, 0, r->count, r->layer[layer].weights + routed);
@@ -349,8 +352,7 @@ static void keep(run *r, forward_stage stage, int layer, ops_step *step)
     case FORWARD_LAYER_DONE:
         if (r->layer[layer].hidden) keep_hidden(r, r->layer[layer].hidden, last, step);
         break;
-    case FORWARD_HEAD:
-        break;
+    case FORWARD_HEAD: break;
     }
 }
 
@@ -397,9 +399,17 @@ static hy_status run_step(run *r, const int32_t *tokens, size_t first, int32_t c
             fill_replay(r, t, row, count);
         }
     }
-    ops_rows rows = {.count = count, .sequence = r->sequence, .position = r->position, .token = r->token, .slot = r->slot,
-                     .flags = r->flags, .sequences = 1, .block_table = r->table, .block_table_stride = (int32_t)blocks,
-                     .replay_blocks = r->replay_blocks, .replay_routes = r->replay_routes};
+    ops_rows rows = {.count = count,
+                     .sequence = r->sequence,
+                     .position = r->position,
+                     .token = r->token,
+                     .slot = r->slot,
+                     .flags = r->flags,
+                     .sequences = 1,
+                     .block_table = r->table,
+                     .block_table_stride = (int32_t)blocks,
+                     .replay_blocks = r->replay_blocks,
+                     .replay_routes = r->replay_routes};
     forward_observer observer = {observe, r};
     forward_run(r->model, r->step, r->cache, &rows, &observer);
     hy_status status = r->ops->finish(r->step, err);
@@ -459,12 +469,17 @@ static hy_status decode(run *r, hy_error *err)
     return HY_OK;
 }
 
-hy_status trace_run(const hy_model *model, const trace_plan *plan, const trace_options *options, trace **out, hy_error *err)
+hy_status trace_run(const hy_model *model, const trace_plan *plan, const trace_options *options, trace **out,
+                    hy_error *err)
 {
     static const trace_options defaults;
     if (!options) options = &defaults;
-    run r = {.model = model, .shape = model_ops_model(model), .ops = model_ops(model), .plan = plan, .options = options};
-    r.progress = (progress){.fn = options->on_progress, .user = options->user, .what = "running", .unit = "token layers",
+    run r = {
+        .model = model, .shape = model_ops_model(model), .ops = model_ops(model), .plan = plan, .options = options};
+    r.progress = (progress){.fn = options->on_progress,
+                            .user = options->user,
+                            .what = "running",
+                            .unit = "token layers",
                             .total = (plan->id_count + plan->feed_count) * (uint64_t)r.shape->layers};
     hy_status status = check_plan(&r, err);
     if (status == HY_OK) status = open_outputs(&r, err);

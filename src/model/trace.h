@@ -4,9 +4,9 @@
  * A trace has the tensors of an oracle file:
  *     input_ids int32 [T]; logit_rows int32 [R], prefill_logits [R, vocab]; hidden_rows int32 [N], hidden.L [N, hidden]
  *     (0 is the embedding, L the residual after layer L - 1, the last one after the final norm); blocks.L int32
- *     [T, index heads, k] selected blocks, ascending, -1 last, k the smaller of the model's top-k and the prompt's blocks;
- *     experts.L int32 [T, n] ascending, expert_weights.L [T, n]; greedy_ids int32 [S]: the largest logit after the prompt
- *     and after each fed token but the last; decode_logits [S, vocab] after feeding each token.
+ *     [T, index heads, k] selected blocks, ascending, -1 last, k the smaller of the model's top-k and the prompt's
+ *     blocks; experts.L int32 [T, n] ascending, expert_weights.L [T, n]; greedy_ids int32 [S]: the largest logit after
+ *     the prompt and after each fed token but the last; decode_logits [S, vocab] after feeding each token.
  */
 #ifndef HAYATE_MODEL_TRACE_H
 #define HAYATE_MODEL_TRACE_H
@@ -23,7 +23,7 @@ typedef struct trace_plan {
     size_t id_count, logit_row_count, hidden_row_count, feed_count;
 } trace_plan;
 
-/* From an oracle's input_ids, logit_rows, hidden_rows and greedy_ids. HY_BAD_MODEL: it lacks one, or shapes are wrong. */
+/* From an oracle's input_ids, logit_rows, hidden_rows and greedy_ids. HY_BAD_MODEL: one is missing or wrong. */
 hy_status trace_plan_like(const safetensors *oracle, trace_plan *plan, hy_error *err);
 /* From a list of ids (copied); logits of every row, or of the last one. */
 hy_status trace_plan_ids(const int32_t *ids, size_t count, bool last_only, trace_plan *plan, hy_error *err);
@@ -43,7 +43,8 @@ typedef struct trace_options {
 typedef struct trace trace;
 
 /* HY_BAD_INPUT: empty prompt or an id outside the vocabulary. HY_NO_FIT: longer than the model's limit. */
-hy_status trace_run(const hy_model *model, const trace_plan *plan, const trace_options *options, trace **out, hy_error *err);
+hy_status trace_run(const hy_model *model, const trace_plan *plan, const trace_options *options, trace **out,
+                    hy_error *err);
 void trace_close(trace *t);
 
 size_t trace_count(const trace *t);

@@ -33,8 +33,8 @@ static hy_status read_list(const safetensors *oracle, const char *name, bool nee
     return HY_OK;
 }
 
-static hy_status check_rows(const safetensors *oracle, const char *name, const int32_t *rows, size_t count, size_t prompt,
-                            hy_error *err)
+static hy_status check_rows(const safetensors *oracle, const char *name, const int32_t *rows, size_t count,
+                            size_t prompt, hy_error *err)
 {
     for (size_t i = 0; i < count; i++)
         if (rows[i] < 0 || (size_t)rows[i] >= prompt || (i && rows[i] <= rows[i - 1]))
@@ -112,7 +112,8 @@ hy_status trace_parse_ids(const char *text, size_t length, hy_ids *ids, hy_error
             closed = true;
             i++;
         } else if (!used) {
-            status = error_set(err, HY_BAD_INPUT, "the list of token ids has something else at byte %zu: give numbers", i);
+            status =
+                error_set(err, HY_BAD_INPUT, "the list of token ids has something else at byte %zu: give numbers", i);
         } else if (value > INT32_MAX || value < INT32_MIN) {
             status = error_set(err, HY_BAD_INPUT, "the number at byte %zu is too large for a token id", i);
         } else if (!memory_reserve((void **)&list, &capacity, count + 1, sizeof *list)) {
@@ -122,7 +123,8 @@ hy_status trace_parse_ids(const char *text, size_t length, hy_ids *ids, hy_error
             i += used;
         }
     }
-    if (status == HY_OK && bracket && !closed) status = error_set(err, HY_BAD_INPUT, "the list of token ids has no closing ]");
+    if (status == HY_OK && bracket && !closed)
+        status = error_set(err, HY_BAD_INPUT, "the list of token ids has no closing ]");
     if (status != HY_OK) {
         free(list);
         return status;

@@ -30,8 +30,7 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
     c->status = checkpoint_check_scales(out, name, c->err);
     if (c->status != HY_OK) return;
     c->out->parameters += (uint64_t)out->rows * (uint64_t)out->cols;
-    if (!progress_add(&c->progress, 1))
-        c->status = error_set(c->err, HY_CANCELLED, "opening the model was stopped");
+    if (!progress_add(&c->progress, 1)) c->status = error_set(c->err, HY_CANCELLED, "opening the model was stopped");
 }
 
 static void take_attention(collector *c, int i, ops_layer *l)

@@ -1,15 +1,28 @@
 /*
- * The reference backend piece by piece: cache rows to the byte, the order of sums, selection and routing on given scores,
- * attention against a softmax in double, and what a step refuses.
+ * The reference backend piece by piece: cache rows to the byte, the order of sums, selection and routing on given
+ * scores, attention against a softmax in double, and what a step refuses.
  */
 #include "backend/random_model.h"
 
 #include "backend/reference/reference.h"
 
 static const model_kind kind = {
-    .layers = 3, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .index_dim = 32, .index_top = 3, .rotary_dim = 16,
-    .experts = 8, .per_token = 3, .expert_width = 32, .shared_width = 32, .dense_width = 64, .vocab = 50,
-    .linear = WEIGHT_BF16, .expert = WEIGHT_NVFP4,
+    .layers = 3,
+    .hidden = 64,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 32,
+    .index_dim = 32,
+    .index_top = 3,
+    .rotary_dim = 16,
+    .experts = 8,
+    .per_token = 3,
+    .expert_width = 32,
+    .shared_width = 32,
+    .dense_width = 64,
+    .vocab = 50,
+    .linear = WEIGHT_BF16,
+    .expert = WEIGHT_NVFP4,
 };
 enum { SPARSE = 1 }; /* the layer of `kind` with an indexer */
 
@@ -19,7 +32,12 @@ static ops_model released(ops_layer *layers, int count, int dense)
 {
     memset(layers, 0, (size_t)count * sizeof *layers);
     for (int i = dense; i < count; i++) layers[i].sparse = true;
-    return (ops_model){.layers = count, .heads = 64, .kv_heads = 4, .head_dim = 128, .index_heads = 4, .index_dim = 128,
+    return (ops_model){.layers = count,
+                       .heads = 64,
+                       .kv_heads = 4,
+                       .head_dim = 128,
+                       .index_heads = 4,
+                       .index_dim = 128,
                        .layer = layers};
 }
 
@@ -264,7 +282,8 @@ static void test_rotary_angle(void **state)
     random_model_free(&m);
 }
 
-/* ---- Selection and routing ---------------------------------------------------------------------------------------- */
+/* ---- Selection and routing ----------------------------------------------------------------------------------------
+ */
 
 typedef struct choice {
     int position;
@@ -309,15 +328,15 @@ static void test_selection(void **state)
     const float inf = INFINITY, nan = NAN;
     const choice choices[] = {
         {0, {1}, {0, -1, -1}},
-        {127, {-inf, 9, 9}, {0, -1, -1}},                        /* what follows is not visible */
+        {127, {-inf, 9, 9}, {0, -1, -1}}, /* what follows is not visible */
         {128, {1, 2}, {0, 1, -1}},
         {383, {3, 2, 1}, {0, 1, 2}},
-        {5 * 128, {5, 1, 4, 2, 3, -100}, {0, 2, 5}},             /* the local block is forced and takes a place */
-        {6 * 128 - 1, {1, 1, 1, 1, 1, 1}, {0, 1, 5}},            /* ties: the lower number */
-        {5 * 128, {-0.0f, 0.0f, 0, -1, -1, 0}, {0, 1, 5}},       /* -0 equals 0 */
-        {5 * 128, {nan, -5, nan, -inf, -7, nan}, {1, 4, 5}},     /* NaN counts as -inf */
-        {5 * 128, {nan, nan, -inf, nan, nan, 1}, {0, 1, 5}},     /* and ties with it; the blocks are visible */
-        {5 * 128, {inf, 1, inf, 2, inf, -inf}, {0, 2, 5}},       /* an infinite score does not push the local block out */
+        {5 * 128, {5, 1, 4, 2, 3, -100}, {0, 2, 5}},         /* the local block is forced and takes a place */
+        {6 * 128 - 1, {1, 1, 1, 1, 1, 1}, {0, 1, 5}},        /* ties: the lower number */
+        {5 * 128, {-0.0f, 0.0f, 0, -1, -1, 0}, {0, 1, 5}},   /* -0 equals 0 */
+        {5 * 128, {nan, -5, nan, -inf, -7, nan}, {1, 4, 5}}, /* NaN counts as -inf */
+        {5 * 128, {nan, nan, -inf, nan, nan, 1}, {0, 1, 5}}, /* and ties with it; the blocks are visible */
+        {5 * 128, {inf, 1, inf, 2, inf, -inf}, {0, 2, 5}},   /* an infinite score does not push the local block out */
         {7 * 128, {1, 2, 3, 4, 5, 6, 7, 0}, {5, 6, 7}},
         {4 * 128, {2, 2, 3, 2, 9}, {0, 2, 4}},
     };
@@ -395,7 +414,7 @@ static void test_routing(void **state)
         {0, 1, 2, 3, -1, -2, -3, 0}, /* expert 6 by its bias alone */
         {1, 1, 1, 1, 1, 1, 1, 1},    /* ties */
         {3, 2, 1, 0, 0, 0, 0, 0},
-        {0, 0, 0, 0, 0, 0, 0, 0},    /* with a NaN in the row below: every score is NaN */
+        {0, 0, 0, 0, 0, 0, 0, 0}, /* with a NaN in the row below: every score is NaN */
     };
     const int32_t wanted[4][3] = {{2, 3, 6}, {0, 1, 6}, {0, 1, 6}, {0, 1, 2}};
     double h[4][8];
@@ -474,7 +493,8 @@ static void test_attention(void **state)
         }
         for (int layer = 0; layer < kind.layers; layer++) {
             enum { T = 202 };
-            float *x = random_floats(T * 64, 1, false), *q = calloc(T * 128, sizeof *q), *a = calloc(T * 128, sizeof *a);
+            float *x = random_floats(T * 64, 1, false), *q = calloc(T * 128, sizeof *q),
+                  *a = calloc(T * 128, sizeof *a);
             int32_t blocks[T * 6];
             ops_reference.tensor_write(b.step, OPS_X, 0, T, x);
             ops_reference.attend_in(b.step, layer);
@@ -508,7 +528,8 @@ static void test_scores(void **state)
     uint8_t nan[4] = {0xFF, 0xFF, 0xFF, 0xFF};
     b.ops->cache_write(b.cache, rows.table[0], b.layout.index_offset[SPARSE] + 7 * 32 * 4, 4, nan);
     ops_reference.index_score(b.step, SPARSE, 0, TABLE);
-    float *q = bench_read(&b, OPS_INDEX_Q, 250, 64), *scores = bench_read(&b, OPS_SCORES, 250, 2 * TABLE), keys[128 * 32];
+    float *q = bench_read(&b, OPS_INDEX_Q, 250, 64), *scores = bench_read(&b, OPS_SCORES, 250, 2 * TABLE),
+          keys[128 * 32];
     for (int t = 0; t < 250; t++)
         for (int r = 0; r < 2; r++)
             for (int n = 0; n < TABLE; n++) {
@@ -527,7 +548,8 @@ static void test_scores(void **state)
     random_model_free(&m);
 }
 
-/* ---- What a step refuses ------------------------------------------------------------------------------------------ */
+/* ---- What a step refuses ------------------------------------------------------------------------------------------
+ */
 
 static void test_bad_rows(void **state)
 {

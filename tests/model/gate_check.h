@@ -1,7 +1,7 @@
 /*
- * The clamp of the gate, seen at the operation: it acts from above only, which no oracle shows (a gate below -7 gives less
- * than 1e-3 either way). Returns the largest absolute error of feed_dense on gates from -30 to 30 against the formula in
- * double; a correct one is within GATE_BOUND, a clamp from below is off by 4e-4.
+ * The clamp of the gate, seen at the operation: it acts from above only, which no oracle shows (a gate below -7 gives
+ * less than 1e-3 either way). Returns the largest absolute error of feed_dense on gates from -30 to 30 against the
+ * formula in double; a correct one is within GATE_BOUND, a clamp from below is off by 4e-4.
  */
 #ifndef TESTS_MODEL_GATE_CHECK_H
 #define TESTS_MODEL_GATE_CHECK_H
@@ -45,12 +45,26 @@ static inline ops_model gate_model(gate_weights *w)
         w->up[i * GATE_WIDTH + i] = up_of(i) * sign;
         w->down[i * GATE_WIDTH + i] = 1;
     }
-    w->layer = (ops_layer){.post_norm = gate_matrix(w->zero, 1), .dense_gate = gate_matrix(w->gate, GATE_WIDTH),
-                           .dense_up = gate_matrix(w->up, GATE_WIDTH), .dense_down = gate_matrix(w->down, GATE_WIDTH),
-                           .k_scale = 1, .v_scale = 1};
-    return (ops_model){.layers = 1, .hidden = GATE_WIDTH, .vocab = 8, .max_positions = 128, .heads = 1, .kv_heads = 1,
-                       .head_dim = 32, .rotary_dim = 32, .rope_theta = 10000, .norm_eps = 0,
-                       .dense_width = GATE_WIDTH, .swiglu_alpha = 1.702f, .swiglu_limit = 7, .layer = &w->layer};
+    w->layer = (ops_layer){.post_norm = gate_matrix(w->zero, 1),
+                           .dense_gate = gate_matrix(w->gate, GATE_WIDTH),
+                           .dense_up = gate_matrix(w->up, GATE_WIDTH),
+                           .dense_down = gate_matrix(w->down, GATE_WIDTH),
+                           .k_scale = 1,
+                           .v_scale = 1};
+    return (ops_model){.layers = 1,
+                       .hidden = GATE_WIDTH,
+                       .vocab = 8,
+                       .max_positions = 128,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .head_dim = 32,
+                       .rotary_dim = 32,
+                       .rope_theta = 10000,
+                       .norm_eps = 0,
+                       .dense_width = GATE_WIDTH,
+                       .swiglu_alpha = 1.702f,
+                       .swiglu_limit = 7,
+                       .layer = &w->layer};
 }
 
 static inline hy_status gate_run(const hy_ops *ops, const ops_model *m, float *x, hy_error *err)
@@ -60,8 +74,15 @@ static inline hy_status gate_run(const hy_ops *ops, const ops_model *m, float *x
     static const uint8_t flags[1];
     ops_options options = {.shard = {.ranks = 1, .head_end = 1}};
     ops_limits limits = {.rows = 1, .logit_rows = 1, .positions = 128};
-    ops_rows rows = {.count = 1, .sequence = zero, .position = zero, .token = zero, .slot = slot, .flags = flags,
-                     .sequences = 1, .block_table = zero, .block_table_stride = 1};
+    ops_rows rows = {.count = 1,
+                     .sequence = zero,
+                     .position = zero,
+                     .token = zero,
+                     .slot = slot,
+                     .flags = flags,
+                     .sequences = 1,
+                     .block_table = zero,
+                     .block_table_stride = 1};
     cache_layout layout = {0};
     ops_backend *backend = NULL;
     ops_cache *cache = NULL;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct oracle_result {
-    double median, p90; /* relative L2 error of the logits, over rows of the prompt and fed tokens */
+    double median, p90;            /* relative L2 error of the logits, over rows of the prompt and fed tokens */
     size_t lists, lists_different; /* selected blocks and routes, of every row (and group) and layer */
     size_t greedy_different;
     double weight_error; /* largest difference of an expert's weight where the routes are equal */
@@ -130,16 +130,17 @@ static inline void oracle_cut(trace_plan *plan, size_t tokens)
 {
     if (!tokens || tokens >= plan->id_count) return;
     plan->id_count = tokens;
-    while (plan->logit_row_count && (size_t)plan->logit_rows[plan->logit_row_count - 1] >= tokens) plan->logit_row_count--;
+    while (plan->logit_row_count && (size_t)plan->logit_rows[plan->logit_row_count - 1] >= tokens)
+        plan->logit_row_count--;
     plan->hidden_row_count = plan->feed_count = 0;
 }
 
 /*
- * Runs `name` of `folder` with the oracle's numerics. `replay` imposes its selections and routes. `observe` may be NULL.
- * HY_OK and *out, or what failed.
+ * Runs `name` of `folder` with the oracle's numerics. `replay` imposes its selections and routes. `observe` may be
+ * NULL. HY_OK and *out, or what failed.
  */
-static inline hy_status oracle_run(const char *folder, const char *name, const char *backend, size_t tokens, bool replay,
-                                   const forward_observer *observe, oracle_result *out, hy_error *err)
+static inline hy_status oracle_run(const char *folder, const char *name, const char *backend, size_t tokens,
+                                   bool replay, const forward_observer *observe, oracle_result *out, hy_error *err)
 {
     char path[512];
     safetensors *oracle = NULL;

@@ -34,8 +34,8 @@ static hy_model *open_model(const subject *s, const char *backend, int workers)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/oracle/%s", TEST_DATA, s->oracle);
-    hy_model_options options = {.backend = backend, .kv_cache_dtype = s->main, .indexer_kv_dtype = s->index,
-                                .threads = workers};
+    hy_model_options options = {
+        .backend = backend, .kv_cache_dtype = s->main, .indexer_kv_dtype = s->index, .threads = workers};
     hy_model *model = NULL;
     OK(hy_model_open(path, &options, &model, &failure));
     return model;
@@ -88,12 +88,9 @@ static void check_subject(const subject *s, const char *backend)
         int32_t sizes[6];
         size_t count;
     } cuts[] = {
-        {"token by token", {1}, 1},
-        {"cut at 1", {1, 4096}, 2},
-        {"cut at 127", {127, 4096}, 2},
-        {"cut at 128", {128, 4096}, 2},
-        {"cut at 129", {129, 4096}, 2},
-        {"cut at 1, 128, 256, 385", {1, 127, 128, 129}, 4},
+        {"token by token", {1}, 1},     {"cut at 1", {1, 4096}, 2},
+        {"cut at 127", {127, 4096}, 2}, {"cut at 128", {128, 4096}, 2},
+        {"cut at 129", {129, 4096}, 2}, {"cut at 1, 128, 256, 385", {1, 127, 128, 129}, 4},
     };
     const int32_t whole = (int32_t)s->tokens;
     trace_plan plan = open_plan(s);

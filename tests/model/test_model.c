@@ -186,7 +186,8 @@ static void test_options(void **state)
     refused((hy_model_options){.on_progress = stop, .user = &calls}, HY_CANCELLED, "stopped");
     assert_int_equal(calls, 1);
     hy_model *m = NULL;
-    assert_int_equal(hy_model_open("/no/such/folder", NULL, &m, NULL), hy_model_open("/no/such/folder", NULL, &m, &err));
+    assert_int_equal(hy_model_open("/no/such/folder", NULL, &m, NULL),
+                     hy_model_open("/no/such/folder", NULL, &m, &err));
     assert_true(err.status == HY_FAILED || err.status == HY_BAD_MODEL);
     m = open_model(oracle("m3-short"), &(hy_model_options){.max_model_len = 100});
     assert_int_equal(model_max_len(m), 100);
@@ -248,7 +249,8 @@ static void test_tokenizer(void **state)
     OK(hy_detokenize(m, NULL, 0, true, &text, &err));
     assert_string_equal(text, "");
     free(text);
-    OK(hy_render_chat(m, "[{\"role\":\"user\",\"content\":\"hi\"}]", NULL, "{\"thinking_mode\":\"disabled\"}", &ids, &err));
+    OK(hy_render_chat(m, "[{\"role\":\"user\",\"content\":\"hi\"}]", NULL, "{\"thinking_mode\":\"disabled\"}", &ids,
+                      &err));
     OK(hy_detokenize(m, ids.data, ids.count, false, &text, &err));
     assert_non_null(strstr(text, "]~b]user\nhi[e~[\n]~b]ai\n</mm:think>"));
     free(text);
@@ -264,12 +266,8 @@ static void test_tokenizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_describe),
-        cmocka_unit_test(test_auto_formats),
-        cmocka_unit_test(test_fp32_cache),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_no_tokenizer),
-        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_describe), cmocka_unit_test(test_auto_formats), cmocka_unit_test(test_fp32_cache),
+        cmocka_unit_test(test_options),  cmocka_unit_test(test_no_tokenizer), cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -42,8 +42,8 @@ static void test_reference_passes(void **state)
     assert_true(gate_error(&ops_reference) <= GATE_BOUND);
     for (int i = 0; i < MUTATIONS; i++) {
         if (!mutations[i].oracle || (i && mutations[i - 1].oracle == mutations[i].oracle)) continue;
-        hy_status status = oracle_run(TEST_DATA "/oracle", mutations[i].oracle, "reference", (size_t)mutations[i].tokens,
-                                      false, NULL, &r, &err);
+        hy_status status = oracle_run(TEST_DATA "/oracle", mutations[i].oracle, "reference",
+                                      (size_t)mutations[i].tokens, false, NULL, &r, &err);
         if (status != HY_OK) fail_msg("%s", err.message);
         assert_true(oracle_within(&r, &oracle_fp32));
         assert_true(r.lists > 0);
@@ -57,8 +57,8 @@ static void test_mutants_fail(void **state)
     for (int i = 0; i < MUTATIONS; i++) {
         char command[1024];
         if (mutations[i].oracle)
-            snprintf(command, sizeof command, "'%s/tests/mutant_%s' '%s/oracle' %s %d", TEST_BINARY, mutations[i].mutant,
-                     TEST_DATA, mutations[i].oracle, mutations[i].tokens);
+            snprintf(command, sizeof command, "'%s/tests/mutant_%s' '%s/oracle' %s %d", TEST_BINARY,
+                     mutations[i].mutant, TEST_DATA, mutations[i].oracle, mutations[i].tokens);
         else
             snprintf(command, sizeof command, "'%s/tests/mutant_%s' gate", TEST_BINARY, mutations[i].mutant);
         printf("%s (%s) ", mutations[i].mutant, mutations[i].what);

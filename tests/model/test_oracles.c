@@ -2,9 +2,9 @@
  * The reference backend against the outputs of the Hugging Face implementation on all text oracles, and the cpu backend
  * with the oracle's selections and routes replayed.
  *
- * Where a selection or a route differs it must have been a tie. One such difference changes the row and, through its keys,
- * others; so ties are judged in a run that has the oracle's choices imposed: there every one of them must be best by the
- * scores of this run, up to rounding.
+ * Where a selection or a route differs it must have been a tie. One such difference changes the row and, through its
+ * keys, others; so ties are judged in a run that has the oracle's choices imposed: there every one of them must be best
+ * by the scores of this run, up to rounding.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,8 +18,8 @@ static const char *const names[] = {"m3-dense", "m3-short", "m3-long", "m3-topk1
 enum { ORACLES = sizeof names / sizeof *names, STEP_ROWS = 512 };
 
 /*
- * How much better a score may be that was not chosen, over the largest: with quantised caches a value on a border of the
- * 4-bit quantiser falls to the other side and moves a key; with quantised activations one moves a whole row by some
+ * How much better a score may be that was not chosen, over the largest: with quantised caches a value on a border of
+ * the 4-bit quantiser falls to the other side and moves a key; with quantised activations one moves a whole row by some
  * hundredths. Where nothing is quantised no list may differ at all.
  */
 static double tie_bound(const char *name)
@@ -193,8 +193,8 @@ static void test_cpu_replayed(void **state)
         oracle_result r = {0};
         if (oracle_run(TEST_DATA "/oracle", names[i], "cpu", 0, true, NULL, &r, &err) != HY_OK)
             fail_msg("%s: %s", names[i], err.message);
-        printf("%-10s logits: median %.1e, p90 %.1e; %zu greedy ids differ; weights within %.1e\n", names[i], r.median, r.p90,
-               r.greedy_different, r.weight_error);
+        printf("%-10s logits: median %.1e, p90 %.1e; %zu greedy ids differ; weights within %.1e\n", names[i], r.median,
+               r.p90, r.greedy_different, r.weight_error);
         assert_int_equal(r.lists_different, 0);
         assert_true(r.median < (oracle_is_quantised(names[i]) ? 0.2 : 0.03));
     }

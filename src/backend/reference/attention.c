@@ -41,7 +41,8 @@ static void norm_and_rotate(void *arg, int64_t first, int64_t last, int worker)
         }
 }
 
-static void heads(ops_step *step, const weight *projection, const weight *gain, int count, int dim, bool query, float *out)
+static void heads(ops_step *step, const weight *projection, const weight *gain, int count, int dim, bool query,
+                  float *out)
 {
     reference_linear(step, projection, step->normed, step->rows.count, out);
     heads_work work = {step, gain, out, count, dim, query};

@@ -12,12 +12,11 @@
 #include <string.h>
 
 /* One vector of `dim` values; group g has its nvfp4 scale at scales[g * stride]. */
-static void encode(cache_format format, float scale, const float *x, int dim, uint8_t *data, uint8_t *scales, int stride)
+static void encode(cache_format format, float scale, const float *x, int dim, uint8_t *data, uint8_t *scales,
+                   int stride)
 {
     switch (format) {
-    case CACHE_FP32:
-        memcpy(data, x, (size_t)dim * sizeof *x);
-        break;
+    case CACHE_FP32: memcpy(data, x, (size_t)dim * sizeof *x); break;
     case CACHE_BF16:
         for (int i = 0; i < dim; i++) {
             uint16_t code = bf16_from_float(x[i]);
@@ -37,13 +36,11 @@ static void encode(cache_format format, float scale, const float *x, int dim, ui
     }
 }
 
-static void decode(cache_format format, readback read, float scale, const uint8_t *data, const uint8_t *scales, int stride,
-                   int dim, float *out)
+static void decode(cache_format format, readback read, float scale, const uint8_t *data, const uint8_t *scales,
+                   int stride, int dim, float *out)
 {
     switch (format) {
-    case CACHE_FP32:
-        memcpy(out, data, (size_t)dim * sizeof *out);
-        break;
+    case CACHE_FP32: memcpy(out, data, (size_t)dim * sizeof *out); break;
     case CACHE_BF16:
         for (int i = 0; i < dim; i++) {
             uint16_t code;
@@ -106,7 +103,8 @@ void reference_cache_store(ops_step *step, int layer)
         if (!weights->sparse) continue;
         uint8_t *at = index_at(cache, layer, slot / CACHE_BLOCK);
         encode(l->index, 1, step->index_k + (size_t)row * (size_t)m->index_dim, m->index_dim,
-               at + (size_t)t * (l->index_scales / CACHE_BLOCK), at + l->index_scales + linear_scale(m->index_dim, t), 1);
+               at + (size_t)t * (l->index_scales / CACHE_BLOCK), at + l->index_scales + linear_scale(m->index_dim, t),
+               1);
     }
 }
 

@@ -27,8 +27,8 @@ enum {
 struct ops_backend {
     const ops_model *model; /* borrowed */
     ops_options options;
-    float *frequency;  /* [rotary_dim / 2] */
-    size_t max_width;  /* inputs of the widest projection */
+    float *frequency; /* [rotary_dim / 2] */
+    size_t max_width; /* inputs of the widest projection */
     int workers;
 };
 
@@ -54,31 +54,31 @@ struct ops_step {
     ops_rows rows;      /* count is 0 after an error */
     int32_t logit_rows;
     int index_layer; /* whose scores are in `scores` */
-    hy_error error; /* of the running step */
+    hy_error error;  /* of the running step */
 
-    float *x;           /* [T, hidden] */
-    float *normed;      /* [T, hidden] input of attention projections */
-    float *cosine, *sine; /* [T, rotary_dim / 2] */
-    float *q;           /* [T, heads, head_dim] */
-    float *k, *v;       /* [T, kv_heads, head_dim] */
-    float *index_q;     /* [T, index_heads, index_dim] */
-    float *index_k;     /* [T, index_dim] */
-    float *scores;      /* [T, index_heads, max_blocks] */
+    float *x;                        /* [T, hidden] */
+    float *normed;                   /* [T, hidden] input of attention projections */
+    float *cosine, *sine;            /* [T, rotary_dim / 2] */
+    float *q;                        /* [T, heads, head_dim] */
+    float *k, *v;                    /* [T, kv_heads, head_dim] */
+    float *index_q;                  /* [T, index_heads, index_dim] */
+    float *index_k;                  /* [T, index_dim] */
+    float *scores;                   /* [T, index_heads, max_blocks] */
     reference_candidate *candidates; /* [REFERENCE_PARTS, T, index_heads, index_top] */
-    int32_t *blocks;    /* [T, index_heads, index_top] */
-    float *attention;   /* [T, heads, head_dim] */
-    float *h;           /* [T, hidden] input of router and experts */
-    float *router;      /* [T, experts] logits */
-    int32_t *routes;    /* [T, experts_per_token] */
-    float *route_weights; /* [T, experts_per_token] */
-    int32_t *members;   /* [T] rows of one expert */
-    float *member_factor; /* [T] outer factor of a quantised activation row */
-    float *gathered;    /* [T, hidden] */
-    float *gate, *up;   /* [T, widest of the feed-forward widths] */
-    float *y;           /* [T, hidden] output of a projection */
-    float *sum;         /* [T, hidden] of the routed experts */
-    float *logits;      /* [R, vocab] */
-    float *scratch;     /* [workers, scratch_floats] */
+    int32_t *blocks;                 /* [T, index_heads, index_top] */
+    float *attention;                /* [T, heads, head_dim] */
+    float *h;                        /* [T, hidden] input of router and experts */
+    float *router;                   /* [T, experts] logits */
+    int32_t *routes;                 /* [T, experts_per_token] */
+    float *route_weights;            /* [T, experts_per_token] */
+    int32_t *members;                /* [T] rows of one expert */
+    float *member_factor;            /* [T] outer factor of a quantised activation row */
+    float *gathered;                 /* [T, hidden] */
+    float *gate, *up;                /* [T, widest of the feed-forward widths] */
+    float *y;                        /* [T, hidden] output of a projection */
+    float *sum;                      /* [T, hidden] of the routed experts */
+    float *logits;                   /* [R, vocab] */
+    float *scratch;                  /* [workers, scratch_floats] */
     size_t scratch_floats;
     void *sample_scratch;
 };

@@ -30,8 +30,9 @@ static size_t larger(size_t a, size_t b)
 /* The widest vector that a worker holds: inputs of a projection, a gain, the router's bias. */
 static size_t widest(const ops_model *m)
 {
-    int64_t widths[] = {m->hidden, (int64_t)m->heads * m->head_dim, m->expert_width, m->shared_width,
-                        m->dense_width, m->experts, m->index_dim};
+    int64_t widths[] = {
+        m->hidden,   (int64_t)m->heads * m->head_dim, m->expert_width, m->shared_width, m->dense_width, m->experts,
+        m->index_dim};
     size_t most = 0;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) most = larger(most, (size_t)widths[i]);
     return most;
@@ -46,10 +47,11 @@ static hy_status check_model(const ops_model *m, const ops_options *o, hy_error 
     if (m->heads % m->kv_heads)
         return error_set(err, HY_UNSUPPORTED, "%d query heads cannot share %d KV heads evenly", m->heads, m->kv_heads);
     if (sparse && m->index_heads != m->kv_heads)
-        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each", m->index_heads,
-                         m->kv_heads);
+        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each",
+                         m->index_heads, m->kv_heads);
     if (m->rotary_dim % 2 || m->rotary_dim > m->head_dim || (sparse && m->rotary_dim > m->index_dim))
-        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim, m->head_dim);
+        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim,
+                         m->head_dim);
     if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
         return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
                          m->hidden, m->expert_width);
@@ -75,7 +77,10 @@ static hy_status reference_open(const ops_model *model, const ops_options *optio
         memory_free(frequency);
         return error_memory(err, "the reference backend", sizeof *b);
     }
-    *b = (ops_backend){.model = model, .options = *options, .frequency = frequency, .max_width = widest(model),
+    *b = (ops_backend){.model = model,
+                       .options = *options,
+                       .frequency = frequency,
+                       .max_width = widest(model),
                        .workers = options->pool ? threads_count(options->pool) : 1};
     reference_rotary_frequencies(model->rope_theta, model->rotary_dim, frequency);
     *out = b;
@@ -146,10 +151,34 @@ static void cache_copy(ops_cache *cache, int32_t from, int32_t to)
 static void step_close(ops_step *step)
 {
     if (!step) return;
-    void *arrays[] = {step->x, step->normed, step->cosine, step->sine, step->q, step->k, step->v, step->index_q,
-                      step->index_k, step->scores, step->candidates, step->blocks, step->attention, step->h, step->router,
-                      step->routes, step->route_weights, step->members, step->member_factor, step->gathered, step->gate,
-                      step->up, step->y, step->sum, step->logits, step->scratch, step->sample_scratch, step};
+    void *arrays[] = {step->x,
+                      step->normed,
+                      step->cosine,
+                      step->sine,
+                      step->q,
+                      step->k,
+                      step->v,
+                      step->index_q,
+                      step->index_k,
+                      step->scores,
+                      step->candidates,
+                      step->blocks,
+                      step->attention,
+                      step->h,
+                      step->router,
+                      step->routes,
+                      step->route_weights,
+                      step->members,
+                      step->member_factor,
+                      step->gathered,
+                      step->gate,
+                      step->up,
+                      step->y,
+                      step->sum,
+                      step->logits,
+                      step->scratch,
+                      step->sample_scratch,
+                      step};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);
 }
 
@@ -232,8 +261,8 @@ static hy_status check_replay(const ops_step *step, const ops_rows *rows, int32_
         for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
             int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
             if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
-                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b, (int)l,
-                                 rows->position[t]);
+                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b,
+                                 (int)l, rows->position[t]);
         }
         for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
             int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
@@ -251,7 +280,8 @@ static hy_status check_row(const ops_step *step, const ops_cache *cache, const o
     if (rows->sequence[t] < 0) return HY_OK;
     int32_t position = rows->position[t], blocks = position / CACHE_BLOCK + 1;
     if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
-        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t], m->vocab - 1);
+        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t],
+                         m->vocab - 1);
     if (position < 0 || position >= step->limits.positions)
         return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", position,
                          step->limits.positions);
