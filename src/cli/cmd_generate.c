@@ -17,8 +17,7 @@
 
 static const char about[] =
     "Continues one prompt and writes the text to standard output as it is made. The prompt is the second argument, "
-    "--prompt, "
-    "a file, standard input ('-'), or token ids. With --chat it is a user's message in the model's chat format. "
+    "--prompt, a file, standard input ('-'), or token ids. With --chat it is a user's message in the model's chat format. "
     "Without a tokenizer in the model's folder only --input-ids works, and ids come out.";
 
 typedef struct generate_flags {

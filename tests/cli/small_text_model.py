@@ -28,7 +28,8 @@ def make(folder):
     known = json.loads((ROOT / "tests" / "data" / "text" / "m3-tiny.json").read_text())
     known["model"].update(vocab={c: b for b, c in byte_alphabet().items()}, merges=[])
     known["added_tokens"] = [
-        dict(id=FIRST_MARKER + i, content=text, single_word=False, lstrip=False, rstrip=False, normalized=False, special=special)
+        dict(id=FIRST_MARKER + i, content=text, single_word=False, lstrip=False, rstrip=False, normalized=False,
+             special=special)
         for i, (text, special) in enumerate(MARKERS)]
     (folder / "tokenizer.json").write_text(json.dumps(known))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": FIRST_MARKER + 2, "temperature": 0.9}))

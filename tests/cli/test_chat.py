@@ -35,13 +35,15 @@ class Base(unittest.TestCase):
         cls.folder.cleanup()
 
     def generated(self, prompt, *flags, part="content"):
-        done = subprocess.run([HAYATE, "generate", self.model, prompt, "--chat", "--json", *flags], capture_output=True, check=True)
+        done = subprocess.run([HAYATE, "generate", self.model, prompt, "--chat", "--json", *flags],
+                              capture_output=True, check=True)
         return json.loads(done.stdout)[part]
 
 
 class Piped(Base):
     def chat(self, text, *flags, code=0):
-        done = subprocess.run([HAYATE, "chat", self.model, *flags], input=text.encode(), capture_output=True, timeout=120)
+        done = subprocess.run([HAYATE, "chat", self.model, *flags], input=text.encode(), capture_output=True,
+                              timeout=120)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stdout.decode(), done.stderr.decode()
 
@@ -96,8 +98,8 @@ class Piped(Base):
         self.chat("Hello\nHello\n", *flags)
 
     def test_ctrl_c_stops_the_answer(self):
-        p = subprocess.Popen([HAYATE, "chat", self.model, "--ignore-eos", "--thinking-mode", "disabled"], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        p = subprocess.Popen([HAYATE, "chat", self.model, "--ignore-eos", "--thinking-mode", "disabled"],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         p.stdin.write(b"Hello\nHello again\n")
         p.stdin.close()
         head = p.stdout.read(3)  # the first answer has begun
