@@ -17,8 +17,7 @@
 static const char about[] =
     "A conversation with a model. Every line is a message; a line that ends in \\ goes on, pasted lines stay together. "
     "Ctrl-C stops the answer, Ctrl-D or /quit leaves; /help lists the rest. Each turn sends the whole conversation, "
-    "with "
-    "the model's reasoning. When standard input is not a terminal, its lines are the messages and the answers are "
+    "with the model's reasoning. When standard input is not a terminal, its lines are the messages and the answers are "
     "written plain.";
 
 static const char help_text[] = "/reset          forget the conversation\n"
