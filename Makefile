@@ -30,8 +30,9 @@ deps-test:
 deps-dev:
 	@tools/install_deps dev
 
+# Configures again: the last time, cmocka and Python may not have been there.
 tests: deps-test
-	@[ -f build/Makefile ] || cmake --preset release >/dev/null
+	@cmake --preset release >/dev/null
 	@$(BUILD) build -j$(JOBS) --target hayate library tests
 
 test: tests
