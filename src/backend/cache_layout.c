@@ -24,7 +24,7 @@ const char *cache_format_name(cache_format format)
 bool cache_format_parse(const char *name, cache_format *format)
 {
     for (size_t i = 0; i < sizeof format_names / sizeof *format_names; i++) {
-        if (strcmp(name, format_names[i].name) && strcmp(name, format_names[i].other)) continue;
+        if (strcmp(name, format_names[i].name) != 0 && strcmp(name, format_names[i].other) != 0) continue;
         *format = (cache_format)i;
         return true;
     }

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,25 +45,36 @@ void trace_close(trace *t)
     memory_free(t);
 }
 
-/* A zeroed tensor [a, b, c] (0: no such dim) of four-byte elements; NULL when there is no memory. */
-static void *add_tensor(trace *t, tensor_dtype dtype, int dims, size_t a, size_t b, size_t c, const char *format, ...)
-    __attribute__((format(printf, 7, 8)));
-static void *add_tensor(trace *t, tensor_dtype dtype, int dims, size_t a, size_t b, size_t c, const char *format, ...)
+/* A zeroed tensor of four-byte elements with the first `dims` dims of `shape`, named `kind`, or kind.layer from layer 0
+ * on; NULL when there is no memory. */
+static void *add_tensor(trace *t, const char *kind, int layer, tensor_dtype dtype, int dims, const size_t shape[3])
 {
-    size_t shape[3] = {a, b, c}, bytes = 4;
+    size_t bytes = 4;
     for (int i = 0; i < dims; i++)
         if (!size_mul(bytes, shape[i], &bytes)) return NULL;
     void *data = memory_zeroed(bytes ? bytes : 1, 1);
     if (!data) return NULL;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(t->names[t->count], NAME_BYTES, format, args);
-    va_end(args);
+    if (layer < 0)
+        snprintf(t->names[t->count], NAME_BYTES, "%s", kind);
+    else
+        snprintf(t->names[t->count], NAME_BYTES, "%s.%d", kind, layer);
     tensor *made = &t->tensors[t->count];
     *made = (tensor){.name = t->names[t->count], .dtype = dtype, .dims = dims, .data = data, .bytes = bytes};
     for (int i = 0; i < dims; i++) made->shape[i] = (int64_t)shape[i];
     t->count++;
     return data;
+}
+
+static void *add_floats(trace *t, const char *kind, int layer, size_t rows, size_t columns)
+{
+    return add_tensor(t, kind, layer, TENSOR_F32, 2, (const size_t[3]){rows, columns});
+}
+
+static bool add_list(trace *t, const char *kind, const int32_t *values, size_t count)
+{
+    void *data = add_tensor(t, kind, -1, TENSOR_I32, 1, (const size_t[3]){count});
+    if (data && count) memcpy(data, values, count * sizeof *values);
+    return data != NULL;
 }
 
 hy_status trace_write(const trace *t, const char *path, hy_error *err)
@@ -206,18 +216,21 @@ static hy_status find_replays(run *r, hy_error *err)
     return status;
 }
 
-static bool add_lists(run *r)
+/* The parts of one layer. */
+static bool add_layer(run *r, int l)
 {
-    const trace_plan *p = r->plan;
-    void *ids = add_tensor(r->out, TENSOR_I32, 1, p->id_count, 0, 0, "input_ids");
-    void *rows = add_tensor(r->out, TENSOR_I32, 1, p->logit_row_count, 0, 0, "logit_rows");
-    if (!ids || !rows) return false;
-    memcpy(ids, p->ids, p->id_count * sizeof *p->ids);
-    memcpy(rows, p->logit_rows, p->logit_row_count * sizeof *p->logit_rows);
-    if (!p->hidden_row_count) return true;
-    void *hidden = add_tensor(r->out, TENSOR_I32, 1, p->hidden_row_count, 0, 0, "hidden_rows");
-    if (hidden) memcpy(hidden, p->hidden_rows, p->hidden_row_count * sizeof *p->hidden_rows);
-    return hidden != NULL;
+    const ops_model *m = r->shape;
+    layer_out *out = &r->layer[l];
+    size_t prompt = r->plan->id_count, rows = r->plan->hidden_row_count, routes = (size_t)m->experts_per_token;
+    bool ok = true;
+    if (rows) ok = (out->hidden = add_floats(r->out, "hidden", l + 1, rows, (size_t)m->hidden)) != NULL;
+    if (ok && m->layer[l].sparse)
+        ok = (out->blocks = add_tensor(r->out, "blocks", l, TENSOR_I32, 3,
+                                       (const size_t[3]){prompt, (size_t)m->index_heads, r->blocks_kept})) != NULL;
+    if (!ok || !m->layer[l].moe) return ok;
+    out->experts = add_tensor(r->out, "experts", l, TENSOR_I32, 2, (const size_t[3]){prompt, routes});
+    out->weights = add_floats(r->out, "expert_weights", l, prompt, routes);
+    return out->experts && out->weights;
 }
 
 /* All tensors of the result, in their final size. */
@@ -225,28 +238,17 @@ static bool add_outputs(run *r)
 {
     const trace_plan *p = r->plan;
     const ops_model *m = r->shape;
-    size_t vocab = (size_t)m->vocab, hidden = (size_t)m->hidden, rows = p->hidden_row_count;
-    size_t blocks = (p->id_count + CACHE_BLOCK - 1) / CACHE_BLOCK;
+    size_t vocab = (size_t)m->vocab, rows = p->hidden_row_count, blocks = (p->id_count + CACHE_BLOCK - 1) / CACHE_BLOCK;
     r->blocks_kept = blocks < (size_t)m->index_top ? blocks : (size_t)m->index_top;
     r->greedy_count = p->feed_count ? p->feed_count : 1;
-    bool ok = add_lists(r);
-    ok = ok && (r->logits = add_tensor(r->out, TENSOR_F32, 2, p->logit_row_count, vocab, 0, "prefill_logits"));
-    if (rows) ok = ok && (r->embedded = add_tensor(r->out, TENSOR_F32, 2, rows, hidden, 0, "hidden.0"));
-    for (int l = 0; l < m->layers && ok; l++) {
-        layer_out *out = &r->layer[l];
-        if (rows) ok = (out->hidden = add_tensor(r->out, TENSOR_F32, 2, rows, hidden, 0, "hidden.%d", l + 1)) != NULL;
-        if (ok && m->layer[l].sparse)
-            ok = (out->blocks = add_tensor(r->out, TENSOR_I32, 3, p->id_count, (size_t)m->index_heads, r->blocks_kept,
-                                           "blocks.%d", l)) != NULL;
-        if (!ok || !m->layer[l].moe) continue;
-        size_t n = (size_t)m->experts_per_token;
-        out->experts = add_tensor(r->out, TENSOR_I32, 2, p->id_count, n, 0, "experts.%d", l);
-        out->weights = add_tensor(r->out, TENSOR_F32, 2, p->id_count, n, 0, "expert_weights.%d", l);
-        ok = out->experts && out->weights;
-    }
-    ok = ok && (r->greedy = add_tensor(r->out, TENSOR_I32, 1, r->greedy_count, 0, 0, "greedy_ids"));
-    if (p->feed_count)
-        ok = ok && (r->decode = add_tensor(r->out, TENSOR_F32, 2, p->feed_count, vocab, 0, "decode_logits"));
+    bool ok = add_list(r->out, "input_ids", p->ids, p->id_count) &&
+              add_list(r->out, "logit_rows", p->logit_rows, p->logit_row_count);
+    if (rows) ok = ok && add_list(r->out, "hidden_rows", p->hidden_rows, rows);
+    ok = ok && (r->logits = add_floats(r->out, "prefill_logits", -1, p->logit_row_count, vocab));
+    if (rows) ok = ok && (r->embedded = add_floats(r->out, "hidden", 0, rows, (size_t)m->hidden));
+    for (int l = 0; l < m->layers && ok; l++) ok = add_layer(r, l);
+    ok = ok && (r->greedy = add_tensor(r->out, "greedy_ids", -1, TENSOR_I32, 1, (const size_t[3]){r->greedy_count}));
+    if (p->feed_count) ok = ok && (r->decode = add_floats(r->out, "decode_logits", -1, p->feed_count, vocab));
     return ok;
 }
 

@@ -36,22 +36,22 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
 static void take_attention(collector *c, int i, ops_layer *l)
 {
     const struct {
-        weight_role role;
         weight *out;
+        weight_role role;
         bool sparse_only;
     } parts[] = {
-        {ROLE_INPUT_NORM, &l->input_norm, false},
-        {ROLE_Q, &l->q, false},
-        {ROLE_K, &l->k, false},
-        {ROLE_V, &l->v, false},
-        {ROLE_O, &l->o, false},
-        {ROLE_Q_NORM, &l->q_norm, false},
-        {ROLE_K_NORM, &l->k_norm, false},
-        {ROLE_INDEX_Q, &l->index_q, true},
-        {ROLE_INDEX_K, &l->index_k, true},
-        {ROLE_INDEX_Q_NORM, &l->index_q_norm, true},
-        {ROLE_INDEX_K_NORM, &l->index_k_norm, true},
-        {ROLE_POST_NORM, &l->post_norm, false},
+        {&l->input_norm, ROLE_INPUT_NORM, false},
+        {&l->q, ROLE_Q, false},
+        {&l->k, ROLE_K, false},
+        {&l->v, ROLE_V, false},
+        {&l->o, ROLE_O, false},
+        {&l->q_norm, ROLE_Q_NORM, false},
+        {&l->k_norm, ROLE_K_NORM, false},
+        {&l->index_q, ROLE_INDEX_Q, true},
+        {&l->index_k, ROLE_INDEX_K, true},
+        {&l->index_q_norm, ROLE_INDEX_Q_NORM, true},
+        {&l->index_k_norm, ROLE_INDEX_K_NORM, true},
+        {&l->post_norm, ROLE_POST_NORM, false},
     };
     for (size_t n = 0; n < sizeof parts / sizeof *parts; n++)
         if (l->sparse || !parts[n].sparse_only) take(c, parts[n].role, i, 0, parts[n].out);

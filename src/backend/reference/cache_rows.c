@@ -73,12 +73,12 @@ static uint8_t *index_at(const ops_cache *cache, int layer, int64_t block)
 /* Scales of token t: K and index keys [128][G], values in quads of tokens. */
 static size_t linear_scale(int dim, int t)
 {
-    return (size_t)(t * (dim / NVFP4_GROUP));
+    return (size_t)t * (size_t)(dim / NVFP4_GROUP);
 }
 
 static size_t quad_scale(int dim, int t)
 {
-    return (size_t)(t / 4 * 4 * (dim / NVFP4_GROUP) + t % 4);
+    return (size_t)(t / 4 * 4) * (size_t)(dim / NVFP4_GROUP) + (size_t)(t % 4);
 }
 
 void reference_cache_store(ops_step *step, int layer)
