@@ -291,12 +291,10 @@ static inline void bench_fill(const bench *b, int byte)
     free(row);
 }
 
-/* The whole network over the rows; logits [R, vocab] if not NULL. */
-static inline void bench_forward(const bench *b, const step_rows *rows, float *logits)
+/* All layers, the head, and the end of a step. */
+static inline void bench_layers(const bench *b)
 {
     const hy_ops *ops = b->ops;
-    ops->begin(b->step, b->cache, &rows->ops);
-    ops->embed(b->step);
     for (int i = 0; i < b->model->layers; i++) {
         const ops_layer *l = &b->model->layer[i];
         ops->attend_in(b->step, i);
@@ -311,6 +309,15 @@ static inline void bench_forward(const bench *b, const step_rows *rows, float *l
     ops->head(b->step);
     hy_error err = {0};
     check(ops->finish(b->step, &err), &err);
+}
+
+/* The whole network over the rows; logits [R, vocab] if not NULL. */
+static inline void bench_forward(const bench *b, const step_rows *rows, float *logits)
+{
+    const hy_ops *ops = b->ops;
+    ops->begin(b->step, b->cache, &rows->ops);
+    ops->embed(b->step);
+    bench_layers(b);
     int32_t n = 0;
     for (int32_t t = 0; t < rows->ops.count; t++) n += (rows->flags[t] & ROW_LOGITS) != 0;
     if (logits) ops->tensor_read(b->step, OPS_LOGITS, 0, n, logits);

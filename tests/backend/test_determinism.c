@@ -185,9 +185,77 @@ static void instruction_sets(void **state)
     }
 }
 
+/* A row that has become NaN stays alone with it, though it shares tiles, blocks and experts with others. */
+static void poisoned_row(void **state)
+{
+    (void)state;
+    random_state = 9;
+    random_model m;
+    random_model_make(&m, &quantised_kind);
+    size_t vocab = (size_t)m.ops.vocab;
+    float *logits[2];
+    for (int i = 0; i < 2; i++) {
+        bench b;
+        bench_open(&b, &ops_cpu, &m, CACHE_NVFP4, CACHE_NVFP4, (ops_options){.activation = MOE_ACTIVATION_NVFP4}, 2);
+        bench_fill(&b, 0);
+        step_rows rows;
+        rows_open(&rows);
+        rows_add(&rows, 0, 0, 70, m.ops.vocab);
+        rows_add(&rows, 1, 0, 3, m.ops.vocab);
+        rows_add(&rows, 2, 0, 20, m.ops.vocab);
+        b.ops->begin(b.step, b.cache, &rows.ops);
+        b.ops->embed(b.step);
+        float *x = bench_read(&b, OPS_X, rows.ops.count, (size_t)m.ops.hidden);
+        if (i == 1) x[71 * m.ops.hidden + 5] = NAN; /* position 1 of sequence 1 */
+        b.ops->tensor_write(b.step, OPS_X, 0, rows.ops.count, x);
+        free(x);
+        bench_layers(&b);
+        logits[i] = bench_read(&b, OPS_LOGITS, rows.ops.count, vocab);
+        bench_close(&b);
+    }
+    for (size_t r = 0; r < 93; r++) {
+        if (r == 71 || r == 72)
+            for (size_t j = 0; j < vocab; j++) assert_true(isnan(logits[1][r * vocab + j]));
+        else
+            assert_memory_equal(logits[0] + r * vocab, logits[1] + r * vocab, vocab * sizeof(float));
+    }
+    free(logits[0]);
+    free(logits[1]);
+    random_model_free(&m);
+}
+
+/* Steps of padding alone, of no row, and of rows that want no logits. */
+static void nothing_to_do(void **state)
+{
+    (void)state;
+    random_model m;
+    random_model_make(&m, &plain_kind);
+    bench b;
+    bench_open(&b, &ops_cpu, &m, CACHE_BF16, CACHE_BF16, (ops_options){0}, 2);
+    bench_fill(&b, 0x5A);
+    step_rows rows;
+    rows_open(&rows);
+    bench_forward(&b, &rows, NULL);
+    rows_add(&rows, -1, 0, 5, m.ops.vocab);
+    bench_forward(&b, &rows, NULL);
+    uint8_t *row = malloc(b.layout.row_bytes);
+    for (int32_t block = 0; block < CACHE_BLOCKS; block++) {
+        b.ops->cache_read(b.cache, block, 0, b.layout.row_bytes, row);
+        for (size_t i = 0; i < b.layout.row_bytes; i++) assert_int_equal(row[i], 0x5A);
+    }
+    free(row);
+    rows_add(&rows, 0, 0, 1, m.ops.vocab);
+    rows.flags[5] = 0;
+    bench_forward(&b, &rows, NULL);
+    bench_close(&b);
+    random_model_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(poisoned_row),
+        cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(batch_chunks_and_threads),
         cmocka_unit_test(row_by_row),
         cmocka_unit_test(instruction_sets),
