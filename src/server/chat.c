@@ -176,6 +176,15 @@ static void stream_chunk(chat *c, const chat_ending *end, bool phase_before)
     buffer_clear(&c->content), buffer_clear(&c->thought), buffer_clear(&c->all_ids), buffer_clear(&c->all_logprobs);
 }
 
+/* The model's own end is no stop that anybody asked for: its stop_reason is null. */
+static int32_t asked_stop_id(const chat *c, int32_t id)
+{
+    const model_generation *g = model_generation_config(c->room->model);
+    for (int i = 0; i < g->eos_count; i++)
+        if (g->eos[i] == id) return -1;
+    return id;
+}
+
 static int error_status(hy_status status)
 {
     return status == HY_BAD_INPUT || status == HY_USAGE || status == HY_NO_FIT ? 400 : 500;
@@ -238,7 +247,7 @@ static void deliver(void *user)
     buffer_append(&c->all_logprobs, mail.logprobs.data, mail.logprobs.length);
     c->completion_tokens += mail.ids.length / sizeof(int32_t);
 
-    chat_ending end = {mail.finish, mail.stop_string, mail.finish == HY_RUNNING ? -1 : mail.stop_id};
+    chat_ending end = {mail.finish, mail.stop_string, mail.finish == HY_RUNNING ? -1 : asked_stop_id(c, mail.stop_id)};
     if (c->asked.stream && mail.finish != HY_FINISH_ERROR) {
         stream_chunk(c, &end, phase);
         if (mail.finish == HY_RUNNING && http_stream_backlog(c->x) > MAX_BACKLOG) {

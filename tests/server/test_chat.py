@@ -142,6 +142,7 @@ class ChatTest(unittest.TestCase):
         _, cut = self.server.chat(chat_template_kwargs={"thinking_mode": "disabled"}, stop=[text[2:4]])
         self.assertEqual(cut["choices"][0]["message"]["content"], text[:text.find(text[2:4])])
         self.assertEqual((cut["choices"][0]["finish_reason"], cut["choices"][0]["stop_reason"]), ("stop", text[2:4]))
+        self.assertEqual((full["choices"][0]["finish_reason"], full["choices"][0]["stop_reason"]), ("stop", None))
         _, short = self.server.chat(max_tokens=1)
         self.assertEqual((short["choices"][0]["finish_reason"], short["usage"]["completion_tokens"]), ("length", 1))
 
