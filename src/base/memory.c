@@ -52,10 +52,10 @@ static uint64_t read_number(const char *path)
 {
     FILE *f = fopen(path, "r");
     if (!f) return UINT64_MAX;
-    unsigned long long v;
-    int got = fscanf(f, "%llu", &v);
+    char text[32] = "", *end = text; /* "max" where there is no limit */
+    unsigned long long v = fgets(text, sizeof text, f) ? strtoull(text, &end, 10) : 0;
     fclose(f);
-    return got == 1 ? v : UINT64_MAX;
+    return end != text ? v : UINT64_MAX;
 }
 
 uint64_t memory_available(void)
@@ -63,10 +63,11 @@ uint64_t memory_available(void)
     uint64_t available = UINT64_MAX;
     FILE *f = fopen("/proc/meminfo", "r");
     if (f) {
+        static const char name[] = "MemAvailable:";
         char line[128];
-        unsigned long long kb;
         while (fgets(line, sizeof line, f))
-            if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) available = (uint64_t)kb * 1024;
+            if (strncmp(line, name, sizeof name - 1) == 0)
+                available = (uint64_t)strtoull(line + sizeof name - 1, NULL, 10) * 1024;
         fclose(f);
     }
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
