@@ -42,7 +42,7 @@ def main():
                 faults.append(f"{path}:{number}: {len(line)} columns")
         if text.count("\n") > 1000:
             faults.append(f"{path}: over 1,000 lines, split the subject")
-        if path.suffix == ".h" and "#ifndef HAYATE_" not in text and "_inc" not in path.name:
+        if path.suffix == ".h" and "#ifndef HAYATE_" not in text and not path.stem.endswith("_body"):
             faults.append(f"{path}: no include guard HAYATE_...")
     print("\n".join(faults) or "layers and sizes: fine")
     return 1 if faults else 0
