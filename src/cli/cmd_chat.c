@@ -18,11 +18,12 @@ static const char about[] =
     "A conversation with a model. Every line is a message; a line that ends in \\ goes on, pasted lines stay together. "
     "Ctrl-C stops the answer, Ctrl-D or /quit leaves; /help lists the rest. Each turn sends the whole conversation, "
     "with the model's reasoning. When standard input is not a terminal, its lines are the messages and the answers are "
-    "written plain.";
+    "written plain.\n\n"
+    "example:\n  hayate chat models/m3-nano --temperature 0";
 
 static const char help_text[] = "/reset          forget the conversation\n"
                                 "/system [TEXT]  tell the model this first; without a text, nothing\n"
-                                "/think MODE     enabled, disabled or adaptive; 'default' leaves it to the template\n"
+                                "/think MODE     enabled, disabled, adaptive, or default: as the template says\n"
                                 "/quit           leave (or Ctrl-D)\n"
                                 "//...           a message that begins with /\n"
                                 "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.\n";
@@ -241,7 +242,7 @@ static void greet(const chat *c)
     if (!line_is_terminal(c->lines)) return;
     hy_model_info info;
     hy_model_describe(c->model, &info);
-    printf("%s on %s, up to %d tokens. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.\n", info.name,
+    printf("%s on %s, up to %d tokens. /help for help, Ctrl-C stops an answer, Ctrl-D leaves.\n", info.name,
            info.backend, info.max_model_len);
 }
 

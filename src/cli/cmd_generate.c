@@ -17,8 +17,11 @@
 
 static const char about[] =
     "Continues one prompt and writes the text to standard output as it is made. The prompt is the second argument, "
-    "--prompt, a file, standard input ('-'), or token ids. With --chat it is a user's message in the model's chat format. "
-    "Without a tokenizer in the model's folder only --input-ids works, and ids come out.";
+    "--prompt, a file, standard input ('-'), or token ids. With --chat it is a user's message in the model's chat "
+    "format. Without a tokenizer in the model's folder only --input-ids works, and ids come out.\n\n"
+    "examples:\n"
+    "  hayate generate models/m3-nano --chat --prompt 'What is 2 + 3?' --temperature 0\n"
+    "  hayate generate models/m3-nano - --chat --json --seed 1 < question.txt";
 
 typedef struct generate_flags {
     model_flags model;
@@ -31,7 +34,8 @@ typedef struct generate_flags {
 typedef struct output {
     bool stream_text, stream_ids; /* else nothing is written until the end */
     bool first;
-    bool broken; /* standard output cannot be written */
+    bool broken; /* standard output cannot be written, because of: */
+    int reason;  /* an errno */
     bool json;
     buffer logprobs; /* JSON objects, one per token, with commas between */
     char stop_string[256];
@@ -126,7 +130,8 @@ static bool on_event(void *user, const hy_event *e)
     if (o->stream_ids)
         for (size_t i = 0; i < e->id_count; i++, o->first = false) printf(o->first ? "%d" : " %d", e->ids[i]);
     if (e->finish != HY_RUNNING && (o->stream_text || o->stream_ids)) putchar('\n');
-    if ((o->stream_text || o->stream_ids) && (fflush(stdout) != 0 || ferror(stdout))) o->broken = true;
+    if (!o->broken && (o->stream_text || o->stream_ids) && (fflush(stdout) != 0 || ferror(stdout)))
+        o->broken = true, o->reason = errno;
     return !o->broken;
 }
 
@@ -228,10 +233,10 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
         interrupt_unwatch();
         hy_result result;
         hy_request_result(request, &result);
-        if (f->json && !write_json(model, f, &prompt, &result, &out)) out.broken = true;
+        if (f->json && !write_json(model, f, &prompt, &result, &out)) out.broken = true, out.reason = errno;
         if (isatty(STDERR_FILENO)) print_stats(&result);
         if (out.broken)
-            status = error_set(err, HY_FAILED, "cannot write to standard output: %s", strerror(errno));
+            status = error_set(err, HY_FAILED, "cannot write to standard output: %s", strerror(out.reason));
         else if (status == HY_CANCELLED)
             error_set(err, status, "interrupted after %zu tokens", result.id_count);
         else if (status != HY_OK)

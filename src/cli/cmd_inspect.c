@@ -16,8 +16,9 @@
 static const char usage[] = "inspect MODEL [TENSOR] [flags]";
 static const char about[] =
     "Shows what the checkpoint folder MODEL holds: its shapes, and its tensors summed up by kind and by name pattern. "
-    "With "
-    "TENSOR (a full name) the shape and statistics of its values. Only headers are read, but for TENSOR.";
+    "With TENSOR (a full name) the shape and statistics of its values. Only headers are read, but for TENSOR.\n\n"
+    "examples:\n  hayate inspect models/m3-nano\n"
+    "  hayate inspect models/m3-nano language_model.lm_head.weight";
 
 /* ---- Kinds and formats
  * ----------------------------------------------------------------------------------------------- */

@@ -18,7 +18,9 @@ static const char usage[] = "plan MODEL [--gpus N --gpu-memory SIZE | --memory S
 static const char about[] =
     "Says what a model needs and how many sequences a machine holds, from shapes alone: nothing is loaded. MODEL is a "
     "released model by name (m3.1-flash, m3, m3-mxfp8), a config.json, or a checkpoint folder. Exit code 4: it does "
-    "not fit.";
+    "not fit.\n\n"
+    "examples:\n  hayate plan m3.1-flash --gpus 8 --gpu-memory 141GB --max-model-len 256K\n"
+    "  hayate plan models/m3-nano --memory 4GB";
 
 enum { MAX_NOTES = 24, NOTE_LENGTH = 320 };
 

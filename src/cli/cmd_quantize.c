@@ -7,11 +7,11 @@
 #include "checkpoint/quantize.h"
 
 static const char usage[] = "quantize SRC DST [flags]";
-static const char about[] = "Quantises the bf16, f16 or f32 checkpoint SRC into the new folder DST. Scheme m31: routed "
-                            "experts NVFP4, other linears "
-                            "MXFP8, the rest as it is; mxfp8: all linears MXFP8; modelopt: as m31 with ModelOpt's "
-                            "names. Tensors get their published "
-                            "names; tokenizer and template files and a drafter are copied.";
+static const char about[] =
+    "Quantises the bf16, f16 or f32 checkpoint SRC into the new folder DST. Scheme m31: routed experts NVFP4, other "
+    "linears MXFP8, the rest as it is; mxfp8: all linears MXFP8; modelopt: as m31 with ModelOpt's names. Tensors get "
+    "their published names; tokenizer and template files and a drafter are copied.\n\n"
+    "example:\n  hayate quantize MiniMax-M3 MiniMax-M3-quantised --scheme m31";
 
 int cmd_quantize(int argc, char **argv)
 {

@@ -11,7 +11,8 @@
 
 static const char about[] = "Serves a model over HTTP, with the protocol of the chat completions API:\n"
                             "  POST /v1/chat/completions   GET /v1/models   GET /health\n"
-                            "Stops on Ctrl-C or SIGTERM; running requests are aborted and answered.";
+                            "Stops on Ctrl-C or SIGTERM; running requests are aborted and answered.\n\n"
+                            "example:\n  hayate serve models/m3-nano --host 127.0.0.1 --port 8000";
 
 struct flags {
     const char *model, *host, *reasoning_parser, *template_kwargs;
@@ -120,7 +121,7 @@ int cmd_serve(int argc, char **argv)
         {"moe-activation", "MODE", "auto, nvfp4 or none: activations of routed experts (default auto)",
          &m->moe_activation, CLI_STRING},
         {"backend", "NAME", "cpu or reference (default cpu)", &m->backend, CLI_STRING},
-        {"threads", "N", "worker threads (default: one a core)", &m->threads, CLI_INT},
+        {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
         {"tokenizer", "PATH", "tokenizer from elsewhere", &m->tokenizer, CLI_STRING},
         {"chat-template", "NAME", "auto or minimax-m3, the built-in renderer (default auto)", &m->chat_template,
          CLI_STRING},

@@ -9,9 +9,10 @@
 static const char usage[] = "synth CONFIG DST [flags]";
 static const char about[] =
     "Writes a checkpoint of random weights in the published layout to the new folder DST. CONFIG is a released model "
-    "by "
-    "name (m3.1-flash, m3, m3-mxfp8), a config.json, or a folder that holds one. The same seed gives the same bytes, "
-    "whatever the shard size.";
+    "by name (m3.1-flash, m3, m3-mxfp8), a config.json, or a folder that holds one. The same seed gives the same "
+    "bytes, whatever the shard size.\n\n"
+    "examples:\n  hayate synth models/m3-nano random-nano --seed 1\n"
+    "  hayate synth m3.1-flash whole --holes";
 
 static void report(const geometry *g, const char *folder, const synth_options *options)
 {

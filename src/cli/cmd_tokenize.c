@@ -13,7 +13,9 @@
 
 static const char about[] =
     "Shows the tokens of a text, one a line with its id, or decodes ids with --decode. MODEL is a model's folder, a "
-    "tokenizer.json or a rank file; weights are not read.";
+    "tokenizer.json or a rank file; weights are not read.\n\n"
+    "examples:\n  hayate tokenize models/m3-nano 'Hello!'\n"
+    "  hayate tokenize models/m3-nano --ids --file text | hayate tokenize models/m3-nano --decode -";
 
 typedef struct tokenize_flags {
     const char *file, *decode;

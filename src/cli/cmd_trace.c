@@ -1,7 +1,7 @@
 /* hayate trace: what a model computes for given token ids, as safetensors. */
 #include "base/error.h"
-#include "base/file.h"
 #include "cli/cli.h"
+#include "cli/flags.h"
 #include "model/trace.h"
 
 #include <stdio.h>
@@ -10,11 +10,12 @@
 
 static const char about[] =
     "Runs token ids through a model and writes logits, layer outputs, selected blocks and expert routes as "
-    "safetensors. "
-    "--like takes ids, rows and numerics from an oracle file and writes tensors of the same names and shapes; "
-    "--input-ids takes a list of ids and writes the logits of every row.";
+    "safetensors. --like takes ids, rows and numerics from an oracle file and writes tensors of the same names and "
+    "shapes; --input-ids takes ids and writes the logits of every row.\n\n"
+    "examples:\n  hayate trace models/m3-nano --input-ids 1,2,3 -o out.safetensors\n"
+    "  hayate trace MODEL --like MODEL/oracle.safetensors --backend reference -o out.safetensors";
 
-enum { IDS_LIMIT = 64 * 1000 * 1000, MAX_CHUNKS = 1024 };
+enum { MAX_CHUNKS = 1024 };
 
 typedef struct trace_flags {
     const char *like, *replay, *input_ids, *output, *chunks;
@@ -47,15 +48,11 @@ static void numerics_like(const safetensors *oracle, hy_model_options *o)
     if (!o->moe_activation) o->moe_activation = safetensors_metadata(oracle, "moe_activation");
 }
 
-static hy_status plan_from_file(const trace_flags *f, trace_plan *plan, hy_error *err)
+static hy_status plan_of_ids(const trace_flags *f, trace_plan *plan, hy_error *err)
 {
-    char *text = NULL;
-    size_t size = 0;
     hy_ids ids = {0};
-    hy_status status = file_read(f->input_ids, IDS_LIMIT, &text, &size, err);
-    if (status == HY_OK) status = trace_parse_ids(text, size, &ids, err);
+    hy_status status = flags_read_ids(f->input_ids, &ids, err);
     if (status == HY_OK) status = trace_plan_ids(ids.data, ids.count, f->last, plan, err);
-    free(text);
     hy_ids_free(&ids);
     return status;
 }
@@ -86,7 +83,7 @@ static hy_status run(const char *folder, trace_flags *f, hy_error *err)
     hy_status status = f->chunks ? parse_chunks(f->chunks, chunks, &options.chunk_count, err) : HY_OK;
     if (status == HY_OK && f->like) status = safetensors_open(f->like, &like, err);
     if (status == HY_OK && f->replay) status = safetensors_open(f->replay, &replay, err);
-    if (status == HY_OK) status = like ? trace_plan_like(like, &plan, err) : plan_from_file(f, &plan, err);
+    if (status == HY_OK) status = like ? trace_plan_like(like, &plan, err) : plan_of_ids(f, &plan, err);
     if (status == HY_OK && like) numerics_like(like, &f->model);
     if (status == HY_OK) status = hy_model_open(folder, &f->model, &model, err);
     options.replay = replay;
@@ -107,7 +104,8 @@ int cmd_trace(int argc, char **argv)
     const cli_option flags[] = {
         {"like", "ORACLE", "a safetensors file whose ids, rows, cache formats and numerics are taken", &f.like,
          CLI_STRING},
-        {"input-ids", "FILE", "token ids as numbers or a JSON list, instead of --like", &f.input_ids, CLI_STRING},
+        {"input-ids", "FILE|LIST", "token ids instead of --like: a file of numbers, or 1,2,3", &f.input_ids,
+         CLI_STRING},
         {"output,o", "OUT", "the file to write", &f.output, CLI_STRING},
         {"replay", "ORACLE", "impose the selected blocks and expert routes of this file", &f.replay, CLI_STRING},
         {"last", NULL, "with --input-ids: logits of the last row only", &f.last, CLI_FLAG},
@@ -126,12 +124,12 @@ int cmd_trace(int argc, char **argv)
     };
     const char *places[1];
     int count = 1;
-    int code = cli_parse("trace", "trace MODEL (--like ORACLE | --input-ids FILE) -o OUT [flags]", about, flags,
+    int code = cli_parse("trace", "trace MODEL (--like ORACLE | --input-ids IDS) -o OUT [flags]", about, flags,
                          sizeof flags / sizeof *flags, argc, argv, places, &count);
     if (code >= 0) return code;
     if (count < 1) return cli_usage_error("trace", "name the folder of a model");
     if (!f.output) return cli_usage_error("trace", "name the file to write with -o");
-    if (!f.like == !f.input_ids) return cli_usage_error("trace", "give either --like ORACLE or --input-ids FILE");
+    if (!f.like == !f.input_ids) return cli_usage_error("trace", "give either --like ORACLE or --input-ids IDS");
     hy_error err = {0};
     cli_catch_interrupt();
     hy_status status = run(places[0], &f, &err);

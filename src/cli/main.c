@@ -30,7 +30,8 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: hayate COMMAND [arguments]\n\ncommands:\n");
     for (int i = 0; i < COUNT; i++) fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(out, "\n'hayate COMMAND --help' tells more; 'hayate --version' the version.\n");
+    fprintf(out, "\nexit codes: 0 done, 1 failed, 2 usage, 3 bad model file, 4 does not fit\n"
+                 "'hayate COMMAND --help' tells more; 'hayate --version' the version.\n");
 }
 
 static const command *find(const char *name)
