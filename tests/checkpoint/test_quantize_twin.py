@@ -13,7 +13,7 @@ try:
     import numpy as np
 except ImportError:
     print("skipped: numpy is not installed")
-    sys.exit(0)
+    sys.exit(77)
 import quant_ref as ref  # noqa: E402
 
 HAYATE = os.path.abspath(sys.argv[1])

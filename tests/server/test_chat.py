@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The server as clients see it: raw HTTP, hostile input, disconnects, and the official openai package.
+"""The server as clients see it: raw HTTP, hostile input, disconnects.
 
     test_chat.py BUILD/hayate
 """
@@ -217,21 +217,6 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(self.server.chat(max_tokens=4)[0], 200)
         self.assertLess(time.monotonic() - begin, 20)
 
-    def test_openai_client(self):
-        try:
-            import openai
-        except ImportError:
-            self.skipTest("the openai package is not installed")
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none")
-        self.assertEqual(client.models.list().data[0].id, "m3-nano")
-        ask = dict(model="m3-nano", messages=[{"role": "user", "content": "What is 12 + 34?"}], temperature=0, max_tokens=200)
-        answer = client.chat.completions.create(**ask)
-        self.assertIn("46", answer.choices[0].message.content)
-        text = "".join(c.choices[0].delta.content or "" for c in client.chat.completions.create(stream=True, **ask) if c.choices)
-        self.assertEqual(text, answer.choices[0].message.content)
-        with self.assertRaises(openai.NotFoundError):
-            client.chat.completions.create(**{**ask, "model": "nobody"})
-
 
 class FlagsTest(unittest.TestCase):
     def test_api_key_and_names(self):
@@ -270,5 +255,5 @@ class FlagsTest(unittest.TestCase):
 if __name__ == "__main__":
     if not MODEL.exists():
         print("skipped: models/m3-nano is not there")
-        sys.exit(0)
+        sys.exit(77)
     unittest.main(argv=sys.argv[:1])
