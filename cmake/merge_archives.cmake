@@ -1,14 +1,8 @@
-# Merges static archives into one: cmake -DOUT=lib.a -DAR=ar "-DPARTS=a.a|b.a" -P merge_archives.cmake
+# Makes one archive of several, in which only the public names are global, so that an embedder's own names cannot clash:
+# cmake -DOUT=lib.a -DAR=ar -DLINKER=ld -DOBJCOPY=objcopy "-DPARTS=a.a|b.a" -P merge_archives.cmake
 string(REPLACE "|" ";" parts "${PARTS}")
-set(script "create ${OUT}\n")
-foreach(part ${parts})
-  string(APPEND script "addlib ${part}\n")
-endforeach()
-string(APPEND script "save\nend\n")
-file(REMOVE ${OUT})
-file(WRITE ${OUT}.mri "${script}")
-execute_process(COMMAND ${AR} -M INPUT_FILE ${OUT}.mri RESULT_VARIABLE rc)
-file(REMOVE ${OUT}.mri)
-if(NOT rc EQUAL 0)
-  message(FATAL_ERROR "ar could not merge the archives into ${OUT}")
-endif()
+file(REMOVE ${OUT} ${OUT}.o)
+execute_process(COMMAND ${LINKER} -r --whole-archive ${parts} -o ${OUT}.o COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${OBJCOPY} --wildcard --keep-global-symbol=hy_* ${OUT}.o COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${AR} rcs ${OUT} ${OUT}.o COMMAND_ERROR_IS_FATAL ANY)
+file(REMOVE ${OUT}.o)

@@ -1,4 +1,10 @@
-/* Continues a prompt:  generate MODEL "text"   (or token ids "1,2,3" for a model without a tokenizer) */
+/*
+ * Continues a prompt:  generate MODEL "text"   (or token ids "1,2,3" for a model without a tokenizer)
+ * hy_render_chat in the place of hy_tokenize makes a chat's prompt. After `make`, build it with
+ *
+ *     gcc examples/generate.c -Iinclude build/libhayate.a \
+ *         $(pkg-config --libs jansson libutf8proc libcrypto) -pthread -lm
+ */
 #include <hayate.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +41,7 @@ int main(int argc, char **argv)
         status = hy_engine_submit(engine, &options, &request, &err);
         if (status == HY_OK) status = hy_request_wait(request);
     }
+    if (status == HY_OK) putchar('\n');
     if (status != HY_OK) fprintf(stderr, "%s\n", err.message[0] ? err.message : hy_status_name(status));
     hy_request_close(request), hy_ids_free(&text), hy_engine_close(engine), hy_model_close(model);
     return status != HY_OK;
