@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -333,7 +334,7 @@ static hy_status no_fit(const plan_command *p, hy_error *err)
 
 typedef struct flags {
     const char *parallel, *scheme, *main, *index, *draft;
-    int gpus, drafter;
+    int gpus, drafter; /* INT_MIN and -1: not given */
     uint64_t gpu_memory, memory;
     bool json;
 } flags;
@@ -348,10 +349,10 @@ static int resolve(plan_command *p, const flags *f)
     if (code < 0) code = parse_format("--indexer-kv-dtype", f->index, in->main, &in->index);
     if (code < 0) code = parse_format("--draft-kv-dtype", f->draft, CACHE_FP8, &in->draft);
     if (code >= 0) return code;
-    if (f->memory && (f->gpus || f->gpu_memory))
+    if (f->memory && (f->gpus > 0 || f->gpu_memory))
         return cli_usage_error("plan", "--memory is for a machine without GPUs: leave out --gpus and --gpu-memory");
-    if (f->gpus < 0 || (f->gpus && !f->gpu_memory))
-        return cli_usage_error("plan", "--gpus N comes with --gpu-memory SIZE");
+    if (f->gpus != INT_MIN && f->gpus < 1) return cli_usage_error("plan", "--gpus must be at least 1, not %d", f->gpus);
+    if (f->gpus > 0 && !f->gpu_memory) return cli_usage_error("plan", "--gpus N comes with --gpu-memory SIZE");
     p->gpus = f->gpu_memory ? in->ranks : 0;
     if (!p->gpus && in->ranks > 1)
         return cli_usage_error("plan", "--parallel %s needs --gpus and --gpu-memory", f->parallel);
@@ -405,7 +406,7 @@ int cmd_plan(int argc, char **argv)
 {
     const char *model = NULL;
     int count = 1;
-    flags f = {.drafter = -1};
+    flags f = {.gpus = INT_MIN, .drafter = -1};
     plan_command *p = calloc(1, sizeof *p);
     if (!p) return 1;
     p->in.utilisation = PLAN_UTILISATION;

@@ -79,7 +79,8 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
                          &m->moe_activation, CLI_STRING});
     n = add(t, n,
             (cli_option){"kv-cache-memory-bytes", "SIZE",
-                         "memory of the cache, such as 4GiB (default: a quarter of what is free, if it can be used)",
+                         "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of "
+                         "the free memory)",
                          &f->cache_bytes, CLI_SIZE});
     n = add(t, n,
             (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,

@@ -155,7 +155,9 @@ static hy_status check(const plan_input *in, hy_error *err)
         return error_set(err, HY_USAGE, "dep%d has more ranks than the %d experts of a layer", in->ranks, c->experts);
     int n = in->ranks, kv = c->kv_heads;
     if (in->parallel == PLAN_TP && (c->heads % n || (n <= kv ? kv % n : n % kv)))
-        return error_set(err, HY_USAGE, "tp%d does not divide %d query and %d KV heads evenly", n, c->heads, kv);
+        return error_set(err, HY_USAGE,
+                         "tp%d does not divide %d query and %d KV heads evenly: choose another number or dep%d", n,
+                         c->heads, kv, n);
     if (in->memory > UINT64_C(1) << 50 || in->max_model_len > UINT64_C(1) << 32 || in->step_rows > UINT64_C(1) << 24)
         return error_set(err, HY_USAGE, "memory, length or rows of a step are beyond anything that exists");
     if (in->workspace > UINT64_C(1) << 50) return error_set(err, HY_USAGE, "the workspace is larger than any memory");

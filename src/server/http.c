@@ -9,6 +9,7 @@
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 #include <event2/thread.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
@@ -140,6 +141,12 @@ static hy_status start(http_server *s, const http_options *options, hy_error *er
                              (ev_ssize_t)(options->max_body_bytes ? options->max_body_bytes : (size_t)64 << 20));
     evhttp_set_max_headers_size(s->http, 1 << 20);
     const char *host = options->host && *options->host ? options->host : "0.0.0.0";
+    struct addrinfo *found = NULL; /* looked up here first: libevent would print what is wrong, not return it */
+    int missing = getaddrinfo(host, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &found);
+    if (missing)
+        return error_set(err, HY_USAGE, "--host %.200s is no address: %s; give one of this machine, or 0.0.0.0 for all",
+                         host, gai_strerror(missing));
+    freeaddrinfo(found);
     struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(s->http, host, (ev_uint16_t)options->port);
     if (!bound) {
         return error_set(err, HY_FAILED, "cannot listen on %s port %d: %s; choose another --port or --host", host,
