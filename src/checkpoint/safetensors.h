@@ -39,7 +39,8 @@ typedef struct safetensors_entry {
     int64_t shape[TENSOR_MAX_DIMS];
 } safetensors_entry;
 
-/* Creates `path` (through a temporary name, renamed by finish) with its header. metadata: pairs of strings or NULL.
+/* Creates `path` (through a temporary name, renamed by finish) with its header; HY_USAGE where a device, a
+ * pipe or a link has that name. metadata: pairs of strings or NULL.
  * The header is padded with spaces to a multiple of 8 so that data begins aligned. */
 hy_status safetensors_create(const char *path, const safetensors_entry *entries, size_t count, const char *const *metadata,
                              size_t metadata_pairs, bool holes, safetensors_writer **writer, hy_error *err);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buffer.h"
@@ -114,6 +115,14 @@ static hy_status build_header(buffer *out, const safetensors_entry *entries, siz
     return HY_OK;
 }
 
+/* The finished file takes the place of what has its name, which must not be a device, a pipe or a link to one. */
+static hy_status check_target(const char *path, hy_error *err)
+{
+    struct stat s;
+    if (lstat(path, &s) != 0 || S_ISREG(s.st_mode)) return HY_OK; /* what cannot be looked at fails when it is made */
+    return error_at(err, HY_USAGE, path, "%s is there and is not a regular file: name another file to write", path);
+}
+
 static hy_status writer_new(const char *path, bool holes, safetensors_writer **out, hy_error *err)
 {
     static const char suffix[] = ".part";
@@ -143,6 +152,7 @@ hy_status safetensors_create(const char *path, const safetensors_entry *entries,
     buffer header = {0};
     uint8_t prefix[8];
     hy_status status = check_names(entries, count, err);
+    if (status == HY_OK) status = check_target(path, err);
     if (status == HY_OK) status = writer_new(path, holes, &w, err);
     if (status != HY_OK) return status;
     status = build_header(&header, entries, count, metadata, metadata_pairs, &w->data_bytes, err);

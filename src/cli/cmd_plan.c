@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #include <ctype.h>
-#include <stdarg.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

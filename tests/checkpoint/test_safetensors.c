@@ -315,6 +315,15 @@ static void writer_refusals(void **state)
     assert_true(file_exists(part));
     safetensors_abort(w);
     assert_false(file_exists(path) || file_exists(part));
+
+    struct stat st;
+    assert_int_equal(mkfifo(path, 0600), 0); /* as for any device: a file must not take its place */
+    assert_int_equal(safetensors_create(path, good, 1, NULL, 0, false, &w, &err), HY_USAGE);
+    assert_non_null(strstr(err.message, "not a regular file"));
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_false(file_exists(part));
+    assert_int_equal(unlink(path), 0);
 }
 
 static void holes(void **state)
