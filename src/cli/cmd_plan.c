@@ -352,6 +352,9 @@ static int resolve(plan_command *p, const flags *f)
     if (f->memory && (f->gpus > 0 || f->gpu_memory))
         return cli_usage_error("plan", "--memory is for a machine without GPUs: leave out --gpus and --gpu-memory");
     if (f->gpus != INT_MIN && f->gpus < 1) return cli_usage_error("plan", "--gpus must be at least 1, not %d", f->gpus);
+    if ((f->gpu_memory && f->gpu_memory < 1 << 20) || (f->memory && f->memory < 1 << 20))
+        return cli_usage_error("plan", "%llu bytes hold no model; sizes are written as 288GB or 80GiB",
+                               (unsigned long long)(f->gpu_memory ? f->gpu_memory : f->memory));
     if (f->gpus > 0 && !f->gpu_memory) return cli_usage_error("plan", "--gpus N comes with --gpu-memory SIZE");
     p->gpus = f->gpu_memory ? in->ranks : 0;
     if (!p->gpus && in->ranks > 1)

@@ -29,7 +29,7 @@ static void report(const geometry *g, const char *folder, const synth_options *o
 int cmd_synth(int argc, char **argv)
 {
     const char *places[2], *scheme = NULL;
-    int count = 2, layers = 0, dense = -1, drafter = -1;
+    int count = 2, layers = -1, dense = -1, drafter = -1;
     uint64_t shard = 0;
     synth_options o = {0};
     int64_t seed = 0;
@@ -46,15 +46,14 @@ int cmd_synth(int argc, char **argv)
         cli_parse("synth", usage, about, options, sizeof options / sizeof options[0], argc, argv, places, &count);
     if (code >= 0) return code;
     if (count < 2) return cli_usage_error("synth", "CONFIG and DST are needed");
-    if (layers < 0 || (layers == 0 && dense >= 0))
-        return cli_usage_error("synth",
-                               layers < 0 ? "--layers takes a number of at least 1" : "--dense-layers needs --layers");
+    if (layers < -1 || layers == 0) return cli_usage_error("synth", "--layers takes a number of at least 1");
+    if (layers < 0 && dense >= 0) return cli_usage_error("synth", "--dense-layers needs --layers");
     if (shard > INT64_MAX) return cli_usage_error("synth", "--shard-size is too large");
 
     hy_error err = {0};
     geometry g;
     hy_status s = geometry_load(places[0], &g, &err);
-    if (s == HY_OK && layers) s = config_slice(&g.config, layers, dense, &err);
+    if (s == HY_OK && layers > 0) s = config_slice(&g.config, layers, dense, &err);
     o.scheme = g.scheme;
     if (s == HY_OK && scheme && !layout_parse_scheme(scheme, &o.scheme))
         return cli_usage_error("synth", "there is no scheme '%s': m31, mxfp8, modelopt and bf16 are known", scheme);

@@ -259,7 +259,10 @@ static void deliver(void *user)
     if (last) (c->asked.stream ? finish_stream : finish_whole)(c, &end, &mail.error);
     buffer_free(&mail.text), buffer_free(&mail.ids), buffer_free(&mail.logprobs);
     free(mail.stop_string);
-    if (last) chat_free(c);
+    if (!last) return;
+    log_line(HY_LOG_INFO, "%s: %zu prompt tokens, %zu generated, %s", c->head.id, c->prompt_count, c->completion_tokens,
+             chat_finish_name(mail.finish));
+    chat_free(c);
 }
 
 /* ---- The request ---------------------------------------------------------------------------------------------- */
@@ -411,6 +414,7 @@ void chat_handle(void *user, http_exchange *x)
     http_on_gone(x, client_gone, c);
     if (ok) ok = submit(c, &fault);
     if (!ok) {
+        log_line(HY_LOG_INFO, "%s: refused with %d: %s", c->head.id, fault.status, fault.message);
         http_on_gone(x, NULL, NULL);
         refuse(x, &fault);
         chat_free(c);

@@ -310,12 +310,8 @@ static bool get_tools(chat_request *r, request_fault *fault)
     if (!r->tools) return true;
     const char *name = choice ? json_string_value(choice) : "auto";
     if (name && strcmp(name, "none") == 0) return true;
-    if (!name || strcmp(name, "auto") == 0) {
-        return request_refuse(fault, NULL,
-                              "\"%s\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
-                              name ? name : "named");
-    }
-    return request_refuse(fault, NULL, "tool_choice=\"%.32s\" requires --tool-call-parser to be set", name);
+    return request_refuse(fault, "tool_choice",
+                          "this server cannot read tool calls yet; leave out tools, or send tool_choice \"none\"");
 }
 
 /* The template would drop parts that it does not know; a question about a picture must not be answered without it. */
@@ -348,6 +344,8 @@ bool chat_request_parse(const char *text, size_t length, const hy_sampling *defa
     json_error_t e;
     r->body = json_loadb(text, length, JSON_REJECT_DUPLICATES, &e);
     if (!r->body) {
+        for (char *p = e.text; *p; p++)
+            if (*p == '\'') *p = '`'; /* it stands between quotes below */
         *fault = (request_fault){.status = 400, .type = "Bad Request", .param = "body"};
         snprintf(fault->message, sizeof fault->message,
                  "1 validation error:\n  {'type': 'json_invalid', 'loc': ('body', %d), 'msg': 'JSON decode error: %s'}",

@@ -111,7 +111,7 @@ hy_status text_template_detect(const char *folder, const char *option, text_temp
     hy_status s = folder ? detect_in_folder(folder, &found, err) : HY_OK;
     if (s) return s;
     if (found.kind == TEXT_TEMPLATE_NONE)
-        log_line(HY_LOG_INFO, "no chat template in the model's folder: MiniMax-M3's is used");
+        log_line(HY_LOG_DEBUG, "no chat template in the model's folder: MiniMax-M3's is used");
     if (found.kind == TEXT_TEMPLATE_UNKNOWN)
         log_line(HY_LOG_WARNING,
                  "%s is not a chat template that is known (SHA-256 %.16s...): no chat until --chat-template "

@@ -171,7 +171,7 @@ class ChatTest(unittest.TestCase):
         self.refused(400, "n", n=2)
         self.refused(400, "response_format", response_format={"type": "json_object"})
         self.refused(400, "input_tokens", max_tokens=10 ** 8)
-        self.refused(400, None, tools=[{"type": "function", "function": {"name": "f"}}])
+        self.refused(400, "tool_choice", tools=[{"type": "function", "function": {"name": "f"}}])
         self.refused(400, "tools", tools=[])
         self.refused(400, "body.messages", messages="x")
         self.refused(400, "body.messages", messages=["x"])
