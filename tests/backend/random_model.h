@@ -81,7 +81,8 @@ static inline void arena_free(arena *a)
 }
 
 /* A weight [rows, cols] with the given values in the given format; `divides`: of NVFP4. One byte off any alignment. */
-static inline weight make_weight(arena *a, weight_format format, int64_t rows, int64_t cols, const float *values, bool divides)
+static inline weight make_weight(arena *a, weight_format format, int64_t rows, int64_t cols, const float *values,
+                                 bool divides)
 {
     size_t n = (size_t)(rows * cols);
     weight w = {.format = format, .rows = rows, .cols = cols};
@@ -99,7 +100,8 @@ static inline weight make_weight(arena *a, weight_format format, int64_t rows, i
         if (format == WEIGHT_MXFP8)
             mxfp8_quantise_row(values + r * cols, (size_t)cols / 32, data + r * cols, scales + r * cols / 32);
         if (format == WEIGHT_NVFP4)
-            nvfp4_weight_quantise_row(values + r * cols, (size_t)cols / 16, global, data + r * cols / 2, scales + r * cols / 16);
+            nvfp4_weight_quantise_row(values + r * cols, (size_t)cols / 16, global, data + r * cols / 2,
+                                      scales + r * cols / 16);
     }
     if (format == WEIGHT_MXFP8 || format == WEIGHT_NVFP4) w.scales = scales;
     w.divides = divides;
@@ -107,7 +109,8 @@ static inline weight make_weight(arena *a, weight_format format, int64_t rows, i
     return w;
 }
 
-static inline weight random_weight(arena *a, weight_format format, int64_t rows, int64_t cols, float scale, bool divides)
+static inline weight random_weight(arena *a, weight_format format, int64_t rows, int64_t cols, float scale,
+                                   bool divides)
 {
     float *values = random_floats((size_t)(rows * cols), scale, false);
     weight w = make_weight(a, format, rows, cols, values, divides);
@@ -172,7 +175,8 @@ static inline void random_model_make(random_model *m, const model_kind *k)
         if (!l->moe) {
             l->dense_gate = random_weight(a, k->linear, k->dense_width, k->hidden, in * 2, k->divides);
             l->dense_up = random_weight(a, k->linear, k->dense_width, k->hidden, in * 2, k->divides);
-            l->dense_down = random_weight(a, k->linear, k->hidden, k->dense_width, 1 / sqrtf((float)k->dense_width), k->divides);
+            l->dense_down =
+                random_weight(a, k->linear, k->hidden, k->dense_width, 1 / sqrtf((float)k->dense_width), k->divides);
             continue;
         }
         l->router = random_weight(a, WEIGHT_F32, k->experts, k->hidden, in * 2, false);
@@ -189,7 +193,8 @@ static inline void random_model_make(random_model *m, const model_kind *k)
         if (i == 1 && k->layers > 3) continue;
         l->shared_gate = random_weight(a, k->linear, k->shared_width, k->hidden, in * 2, k->divides);
         l->shared_up = random_weight(a, k->linear, k->shared_width, k->hidden, in * 2, k->divides);
-        l->shared_down = random_weight(a, k->linear, k->hidden, k->shared_width, 1 / sqrtf((float)k->shared_width), k->divides);
+        l->shared_down =
+            random_weight(a, k->linear, k->hidden, k->shared_width, 1 / sqrtf((float)k->shared_width), k->divides);
     }
 }
 
@@ -211,14 +216,21 @@ typedef struct step_rows {
     int32_t table[MAX_SEQUENCES * TABLE];
 } step_rows;
 
-/* Blocks of sequence s lie scattered: logical block b is cache block (b * 8 + s) * 5 mod 257, MAX_SEQUENCES sequences. */
+/* Blocks of sequence s lie scattered: logical block b is cache block (b * 8 + s) * 5 mod 257, MAX_SEQUENCES sequences.
+ */
 enum { CACHE_BLOCKS = 257 };
 
 static inline void rows_open(step_rows *r)
 {
     memset(r, 0, sizeof *r);
-    r->ops = (ops_rows){.sequence = r->sequence, .position = r->position, .token = r->token, .slot = r->slot,
-                        .flags = r->flags, .sequences = MAX_SEQUENCES, .block_table = r->table, .block_table_stride = TABLE};
+    r->ops = (ops_rows){.sequence = r->sequence,
+                        .position = r->position,
+                        .token = r->token,
+                        .slot = r->slot,
+                        .flags = r->flags,
+                        .sequences = MAX_SEQUENCES,
+                        .block_table = r->table,
+                        .block_table_stride = TABLE};
     for (int s = 0; s < MAX_SEQUENCES; s++)
         for (int b = 0; b < TABLE; b++) r->table[s * TABLE + b] = (b * MAX_SEQUENCES + s) * 5 % CACHE_BLOCKS;
 }
@@ -238,7 +250,8 @@ static inline void rows_add(step_rows *r, int sequence, int first, int count, in
         assert_true(t < MAX_ROWS);
         r->sequence[t] = sequence, r->position[t] = p;
         r->token[t] = sequence < 0 ? -1 : token_at(sequence, p, vocab);
-        r->slot[t] = sequence < 0 ? -1 : (int64_t)r->table[sequence * TABLE + p / CACHE_BLOCK] * CACHE_BLOCK + p % CACHE_BLOCK;
+        r->slot[t] =
+            sequence < 0 ? -1 : (int64_t)r->table[sequence * TABLE + p / CACHE_BLOCK] * CACHE_BLOCK + p % CACHE_BLOCK;
         r->flags[t] = sequence < 0 ? 0 : ROW_LOGITS;
     }
 }
@@ -287,7 +300,8 @@ static inline void bench_fill(const bench *b, int byte)
 {
     void *row = malloc(b->layout.row_bytes);
     memset(row, byte, b->layout.row_bytes);
-    for (int32_t block = 0; block < CACHE_BLOCKS; block++) b->ops->cache_write(b->cache, block, 0, b->layout.row_bytes, row);
+    for (int32_t block = 0; block < CACHE_BLOCKS; block++)
+        b->ops->cache_write(b->cache, block, 0, b->layout.row_bytes, row);
     free(row);
 }
 

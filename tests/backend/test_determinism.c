@@ -1,21 +1,48 @@
 /*
  * One sequence, one answer: on the cpu backend a row's results are the same bits whatever the other rows of the step,
- * the cut of a prompt into chunks, the number of threads, the instruction set's variant of the inner loops, and whatever
- * lies in the cache behind the end of a sequence.
+ * the cut of a prompt into chunks, the number of threads, the instruction set's variant of the inner loops, and
+ * whatever lies in the cache behind the end of a sequence.
  */
 #include "backend/random_model.h"
 
 #include "backend/cpu/cpu.h"
 
 static const model_kind plain_kind = {
-    .layers = 4, .hidden = 96, .heads = 8, .kv_heads = 2, .head_dim = 32, .index_dim = 32, .index_top = 3, .rotary_dim = 16,
-    .experts = 8, .per_token = 3, .expert_width = 48, .shared_width = 80, .dense_width = 112, .vocab = 200,
-    .linear = WEIGHT_BF16, .expert = WEIGHT_BF16,
+    .layers = 4,
+    .hidden = 96,
+    .heads = 8,
+    .kv_heads = 2,
+    .head_dim = 32,
+    .index_dim = 32,
+    .index_top = 3,
+    .rotary_dim = 16,
+    .experts = 8,
+    .per_token = 3,
+    .expert_width = 48,
+    .shared_width = 80,
+    .dense_width = 112,
+    .vocab = 200,
+    .linear = WEIGHT_BF16,
+    .expert = WEIGHT_BF16,
 };
 static const model_kind quantised_kind = {
-    .layers = 3, .hidden = 256, .heads = 32, .kv_heads = 4, .head_dim = 32, .index_dim = 64, .index_top = 4, .rotary_dim = 32,
-    .experts = 8, .per_token = 4, .expert_width = 64, .shared_width = 96, .dense_width = 160, .vocab = 136,
-    .linear = WEIGHT_MXFP8, .expert = WEIGHT_NVFP4, .divides = true,
+    .layers = 3,
+    .hidden = 256,
+    .heads = 32,
+    .kv_heads = 4,
+    .head_dim = 32,
+    .index_dim = 64,
+    .index_top = 4,
+    .rotary_dim = 32,
+    .experts = 8,
+    .per_token = 4,
+    .expert_width = 64,
+    .shared_width = 96,
+    .dense_width = 160,
+    .vocab = 136,
+    .linear = WEIGHT_MXFP8,
+    .expert = WEIGHT_NVFP4,
+    .divides = true,
 };
 
 /* Two sequences long enough to leave blocks out, two short ones. */
@@ -150,7 +177,11 @@ static void batch_chunks_and_threads(void **state)
         {&quantised_kind, CACHE_FP8, CACHE_NVFP4, MOE_ACTIVATION_NONE},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        run base = {.workers = 1, .chunk = 200, .main = kinds[i].main, .index = kinds[i].index, .activation = kinds[i].activation};
+        run base = {.workers = 1,
+                    .chunk = 200,
+                    .main = kinds[i].main,
+                    .index = kinds[i].index,
+                    .activation = kinds[i].activation};
         run others[] = {base, base, base, base};
         others[0].chunk = 60, others[0].together = true, others[0].workers = 2;
         others[1].chunk = 17, others[1].together = true, others[1].workers = 3, others[1].garbage = 0xFF;
@@ -163,7 +194,12 @@ static void batch_chunks_and_threads(void **state)
 static void row_by_row(void **state)
 {
     (void)state;
-    run base = {.workers = 2, .chunk = 60, .together = true, .main = CACHE_NVFP4, .index = CACHE_FP8, .activation = MOE_ACTIVATION_NVFP4};
+    run base = {.workers = 2,
+                .chunk = 60,
+                .together = true,
+                .main = CACHE_NVFP4,
+                .index = CACHE_FP8,
+                .activation = MOE_ACTIVATION_NVFP4};
     run other = base;
     other.chunk = 1, other.garbage = 0xFF;
     compare_runs(&quantised_kind, base, &other, 1);

@@ -57,7 +57,8 @@ static void decoding(void **state)
         uint8_t *data = malloc((size_t)(rows * cols) * 4 + 1), *scales = malloc((size_t)(rows * cols));
         for (int64_t i = 0; i < rows * cols * 4 + 1; i++) data[i] = (uint8_t)(i * 167 + i / 256);
         for (int64_t i = 0; i < rows * cols; i++) scales[i] = (uint8_t)(i * 59);
-        weight w = {.format = cases[c].format, .rows = rows, .cols = cols, .data = data + 1, .scales = scales, .global = 1};
+        weight w = {
+            .format = cases[c].format, .rows = rows, .cols = cols, .data = data + 1, .scales = scales, .global = 1};
         cpu_linear l;
         check(cpu_linear_pack(&w, "a test", pool, &l, &err), &err);
         float *expected = malloc((size_t)cols * sizeof *expected), *decoded = malloc((size_t)cols * LINE);
@@ -146,7 +147,8 @@ static void slices(void **state)
         for (int n = 0; n < N; n++) {
             float part[8] = {0};
             for (int i = 0; i < 8; i++)
-                for (int k = i * 3 / 8 * 32; k < (i + 1) * 3 / 8 * 32 && k < K; k++) part[i] += x[k] * values[n * K + k];
+                for (int k = i * 3 / 8 * 32; k < (i + 1) * 3 / 8 * 32 && k < K; k++)
+                    part[i] += x[k] * values[n * K + k];
             float want = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
             assert_int_equal(bits_of_float(y[n]), bits_of_float(want));
         }
@@ -189,7 +191,8 @@ static void exponential(void **state)
     }
     printf("# largest error of the exponential: %.3f units in the last place\n", worst);
     assert_true(worst < 2);
-    float x[LANES] = {0, -0.0f, -INFINITY, INFINITY, NAN, -87.01f, -1e30f, 88.01f, 1e30f, 1e-45f, -1e-45f, -NAN}, y[LANES];
+    float x[LANES] = {0, -0.0f, -INFINITY, INFINITY, NAN, -87.01f, -1e30f, 88.01f, 1e30f, 1e-45f, -1e-45f, -NAN},
+          y[LANES];
     for (int v = 0; v < count; v++) {
         all[v]->exponential(x, y);
         assert_true(y[0] == 1 && y[1] == 1 && y[9] == 1 && y[10] == 1);
@@ -284,8 +287,9 @@ static void attention(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding), cmocka_unit_test(cached_codes), cmocka_unit_test(products), cmocka_unit_test(slices),
-        cmocka_unit_test(exponential), cmocka_unit_test(activation), cmocka_unit_test(norms), cmocka_unit_test(attention),
+        cmocka_unit_test(decoding), cmocka_unit_test(cached_codes), cmocka_unit_test(products),
+        cmocka_unit_test(slices),   cmocka_unit_test(exponential),  cmocka_unit_test(activation),
+        cmocka_unit_test(norms),    cmocka_unit_test(attention),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -3,7 +3,8 @@
  *
  * Embedding, what the quantisers put into the cache from equal values, selection, routes from equal logits and sampling
  * must be equal. Everything else differs by the roundings to bf16 that the reference does not make, and by the order of
- * some sums: BOUND holds the largest difference of a row against its largest value. The largest that was met is printed.
+ * some sums: BOUND holds the largest difference of a row against its largest value. The largest that was met is
+ * printed.
  */
 #include "backend/random_model.h"
 
@@ -13,16 +14,57 @@
 #define BOUND_W4A4 8e-2f
 
 static const model_kind kinds[] = {
-    {.layers = 4, .hidden = 96, .heads = 8, .kv_heads = 2, .head_dim = 32, .index_dim = 32, .index_top = 3, .rotary_dim = 16,
-     .experts = 8, .per_token = 3, .expert_width = 48, .shared_width = 80, .dense_width = 112, .vocab = 203,
-     .linear = WEIGHT_BF16, .expert = WEIGHT_BF16},
-    {.layers = 3, .hidden = 256, .heads = 32, .kv_heads = 4, .head_dim = 32, .index_dim = 64, .index_top = 4, .rotary_dim = 32,
-     .experts = 6, .per_token = 4, .expert_width = 64, .shared_width = 96, .dense_width = 288, .vocab = 140,
-     .linear = WEIGHT_MXFP8, .expert = WEIGHT_NVFP4, .divides = true},
+    {.layers = 4,
+     .hidden = 96,
+     .heads = 8,
+     .kv_heads = 2,
+     .head_dim = 32,
+     .index_dim = 32,
+     .index_top = 3,
+     .rotary_dim = 16,
+     .experts = 8,
+     .per_token = 3,
+     .expert_width = 48,
+     .shared_width = 80,
+     .dense_width = 112,
+     .vocab = 203,
+     .linear = WEIGHT_BF16,
+     .expert = WEIGHT_BF16},
+    {.layers = 3,
+     .hidden = 256,
+     .heads = 32,
+     .kv_heads = 4,
+     .head_dim = 32,
+     .index_dim = 64,
+     .index_top = 4,
+     .rotary_dim = 32,
+     .experts = 6,
+     .per_token = 4,
+     .expert_width = 64,
+     .shared_width = 96,
+     .dense_width = 288,
+     .vocab = 140,
+     .linear = WEIGHT_MXFP8,
+     .expert = WEIGHT_NVFP4,
+     .divides = true},
     /* Heads that fill more than 16 lanes, widths that fill no lanes, F32 and the other NVFP4 convention. */
-    {.layers = 3, .hidden = 80, .heads = 20, .kv_heads = 1, .head_dim = 16, .index_dim = 16, .index_top = 2, .rotary_dim = 8,
-     .experts = 5, .per_token = 2, .expert_width = 32, .shared_width = 20, .dense_width = 36, .vocab = 33,
-     .linear = WEIGHT_F32, .expert = WEIGHT_NVFP4, .divides = false},
+    {.layers = 3,
+     .hidden = 80,
+     .heads = 20,
+     .kv_heads = 1,
+     .head_dim = 16,
+     .index_dim = 16,
+     .index_top = 2,
+     .rotary_dim = 8,
+     .experts = 5,
+     .per_token = 2,
+     .expert_width = 32,
+     .shared_width = 20,
+     .dense_width = 36,
+     .vocab = 33,
+     .linear = WEIGHT_F32,
+     .expert = WEIGHT_NVFP4,
+     .divides = false},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -80,7 +122,8 @@ static float expect_within(const pair *p, ops_tensor which, int32_t rows, size_t
 {
     float *a = bench_read(&p->reference, which, rows, columns), *b = bench_read(&p->cpu, which, rows, columns);
     float error = row_error(a, b, rows, columns);
-    if (!(error <= bound)) fail_msg("tensor %d differs by %g of its largest value, bound %g", (int)which, (double)error, (double)bound);
+    if (!(error <= bound))
+        fail_msg("tensor %d differs by %g of its largest value, bound %g", (int)which, (double)error, (double)bound);
     free(a);
     free(b);
     return error;
@@ -110,7 +153,8 @@ static void pair_random_cache(const pair *p)
         for (size_t i = 0; i < l->row_bytes && block < DISTINCT; i++) row[i] = (uint8_t)random_bits();
         for (int layer = 0; layer < l->layers && block < DISTINCT; layer++) {
             size_t at[2] = {l->main_offset[layer], l->index_offset[layer]};
-            size_t bytes[2] = {l->head_bytes * (size_t)l->kv_heads, CACHE_BLOCK * cache_vector_bytes(l->index, l->index_dim)};
+            size_t bytes[2] = {l->head_bytes * (size_t)l->kv_heads,
+                               CACHE_BLOCK * cache_vector_bytes(l->index, l->index_dim)};
             cache_format format[2] = {l->main, l->index};
             for (int part = 0; part < 2; part++) {
                 if (at[part] == CACHE_NO_OFFSET) continue;
@@ -130,8 +174,8 @@ static void pair_random_cache(const pair *p)
     free(rows);
 }
 
-/* The blocks of the rows' sequences in the cpu's cache become copies of the reference's, but for NaN in every format (0xFFFF, 0x7F) behind the ends of the
- * rows' sequences. */
+/* The blocks of the rows' sequences in the cpu's cache become copies of the reference's, but for NaN in every format
+ * (0xFFFF, 0x7F) behind the ends of the rows' sequences. */
 static void plant_garbage(const pair *p, const step_rows *rows)
 {
     const cache_layout *l = &p->cpu.layout;
@@ -150,7 +194,8 @@ static void plant_garbage(const pair *p, const step_rows *rows)
         p->cpu.ops->cache_read(p->cpu.cache, block, 0, l->row_bytes, row);
         for (int layer = 0; layer < l->layers; layer++) {
             size_t vector = l->k_scales / CACHE_BLOCK, groups = l->main == CACHE_NVFP4 ? (size_t)l->head_dim / 16 : 0;
-            size_t index_vector = l->index_scales / CACHE_BLOCK, index_groups = l->index == CACHE_NVFP4 ? (size_t)l->index_dim / 16 : 0;
+            size_t index_vector = l->index_scales / CACHE_BLOCK,
+                   index_groups = l->index == CACHE_NVFP4 ? (size_t)l->index_dim / 16 : 0;
             for (size_t t = (size_t)last % CACHE_BLOCK + 1; t < CACHE_BLOCK; t++) {
                 for (int head = 0; head < l->kv_heads; head++) {
                     uint8_t *at = row + l->main_offset[layer] + (size_t)head * l->head_bytes;
@@ -222,14 +267,15 @@ static void embedding(void **state)
 }
 
 /*
- * Equal values reach the quantisers: inputs of size 1 with a tiny epsilon are normed to themselves, rows of a projection
- * with one entry copy or negate it times a weight, and small whole numbers have exact sums of squares. So K and index K
- * come out of norm and rotary with the same bits, V is any bf16 number.
+ * Equal values reach the quantisers: inputs of size 1 with a tiny epsilon are normed to themselves, rows of a
+ * projection with one entry copy or negate it times a weight, and small whole numbers have exact sums of squares. So K
+ * and index K come out of norm and rotary with the same bits, V is any bf16 number.
  */
 static void quantised_insert(void **state)
 {
     (void)state;
-    static const cache_format formats[][2] = {{CACHE_BF16, CACHE_FP8}, {CACHE_FP8, CACHE_NVFP4}, {CACHE_NVFP4, CACHE_BF16}};
+    static const cache_format formats[][2] = {
+        {CACHE_BF16, CACHE_FP8}, {CACHE_FP8, CACHE_NVFP4}, {CACHE_NVFP4, CACHE_BF16}};
     model_kind kind = kinds[0];
     kind.linear = WEIGHT_BF16;
     for (int f = 0; f < 3; f++) {
@@ -241,7 +287,8 @@ static void quantised_insert(void **state)
         for (int i = 0; i < kind.layers; i++) {
             ops_layer *l = &p.model.ops.layer[i];
             int rows = kind.kv_heads * kind.head_dim;
-            float *zero = calloc((size_t)kind.hidden, sizeof(float)), *values = calloc((size_t)(rows * kind.hidden), sizeof(float));
+            float *zero = calloc((size_t)kind.hidden, sizeof(float)),
+                  *values = calloc((size_t)(rows * kind.hidden), sizeof(float));
             l->input_norm = make_weight(a, WEIGHT_BF16, 1, kind.hidden, zero, false);
             for (int r = 0; r < rows; r++)
                 values[r * kind.hidden + random_below(kind.hidden)] = (float)(random_below(17) - 8);
@@ -430,9 +477,17 @@ static void sampling(void **state)
     memset(b, 0, sizeof b);
     static const int32_t history[] = {1, 2, 2, 40};
     for (int i = 0; i < COUNT; i++)
-        how[i] = (ops_sample){.logit_row = i % 12, .seed = (uint64_t)i * 77, .position = (uint32_t)i, .temperature = i % 4 ? 0.8f : 0,
-                              .top_p = i % 3 ? 1 : 0.7f, .top_k = i % 5 ? 0 : 7, .min_p = i % 7 ? 0 : 0.05f,
-                              .repetition_penalty = 1.1f, .output = history, .output_count = 4, .logprobs = i % 3 - 1};
+        how[i] = (ops_sample){.logit_row = i % 12,
+                              .seed = (uint64_t)i * 77,
+                              .position = (uint32_t)i,
+                              .temperature = i % 4 ? 0.8f : 0,
+                              .top_p = i % 3 ? 1 : 0.7f,
+                              .top_k = i % 5 ? 0 : 7,
+                              .min_p = i % 7 ? 0 : 0.05f,
+                              .repetition_penalty = 1.1f,
+                              .output = history,
+                              .output_count = 4,
+                              .logprobs = i % 3 - 1};
     pair_begin(&p, &rows);
     pair_write(&p, OPS_LOGITS, rows.ops.count - 2, logits);
     p.reference.ops->sample(p.reference.step, how, COUNT, a);
@@ -770,7 +825,8 @@ static void replay(void **state)
         int32_t *chosen = (int32_t *)bench_read(&p.cpu, OPS_BLOCKS, n, per_row);
         int32_t *routed = (int32_t *)bench_read(&p.cpu, OPS_ROUTES, n, (size_t)m->experts_per_token);
         for (int t = 0; t < n; t += 2) {
-            assert_memory_equal(chosen + (size_t)t * per_row, blocks + ((size_t)(layer * n + t)) * per_row, per_row * sizeof *chosen);
+            assert_memory_equal(chosen + (size_t)t * per_row, blocks + ((size_t)(layer * n + t)) * per_row,
+                                per_row * sizeof *chosen);
             assert_memory_equal(routed + t * m->experts_per_token, routes + (layer * n + t) * m->experts_per_token,
                                 (size_t)m->experts_per_token * sizeof *routed);
         }
@@ -857,8 +913,10 @@ static int report(void **state)
     static const struct {
         ops_tensor which;
         const char *name;
-    } names[] = {{OPS_Q, "q"}, {OPS_INDEX_Q, "index q"}, {OPS_SCORES, "scores"}, {OPS_ATTENTION, "attention"}, {OPS_H, "h"},
-                 {OPS_ROUTE_WEIGHTS, "route weights"}, {OPS_X, "x"}, {OPS_LOGITS, "logits"}};
+    } names[] = {{OPS_Q, "q"},           {OPS_INDEX_Q, "index q"},
+                 {OPS_SCORES, "scores"}, {OPS_ATTENTION, "attention"},
+                 {OPS_H, "h"},           {OPS_ROUTE_WEIGHTS, "route weights"},
+                 {OPS_X, "x"},           {OPS_LOGITS, "logits"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         printf("# largest difference of %s: %.2e\n", names[i].name, (double)worst[names[i].which]);
     printf("# x after W4A4 experts, root mean square: %.2e\n", (double)worst_w4a4);

@@ -42,7 +42,8 @@ static void open_rows(const ops_step *step, const attend_item *item, cpu_worker 
     for (int r = 0; r < item->tile->count; r++) {
         const float *q = step->q + ((int64_t)(item->tile->first + r) * m->heads + item->head) * m->head_dim;
         for (int h = 0; h < item->heads; h++)
-            for (int d = 0; d < m->head_dim; d++) w->query[(size_t)r * row + (size_t)(d * LANES + h)] = q[h * m->head_dim + d];
+            for (int d = 0; d < m->head_dim; d++)
+                w->query[(size_t)r * row + (size_t)(d * LANES + h)] = q[h * m->head_dim + d];
         for (int n = 0; n < LANES; n++) w->state[r].max[n] = -INFINITY, w->state[r].sum[n] = 0;
     }
 }
@@ -91,7 +92,8 @@ static int32_t next_block(const attend_item *item)
 {
     int32_t next = -1;
     for (int r = 0; r < item->tile->count; r++)
-        if (item->left[r] > 0 && *item->blocks[r] >= 0 && (next < 0 || *item->blocks[r] < next)) next = *item->blocks[r];
+        if (item->left[r] > 0 && *item->blocks[r] >= 0 && (next < 0 || *item->blocks[r] < next))
+            next = *item->blocks[r];
     return next;
 }
 
@@ -135,7 +137,8 @@ void cpu_attend(ops_step *step, int layer)
     const ops_model *m = step->backend->model;
     for (int32_t t = 0; t < step->rows.count; t++)
         if (step->rows.sequence[t] < 0)
-            memset(step->attention + (int64_t)t * m->heads * m->head_dim, 0, (size_t)(m->heads * m->head_dim) * sizeof(float));
+            memset(step->attention + (int64_t)t * m->heads * m->head_dim, 0,
+                   (size_t)(m->heads * m->head_dim) * sizeof(float));
     attend_work work = {step, layer, (m->heads / m->kv_heads + LANES - 1) / LANES};
     cpu_parallel(step, (int64_t)step->tile_count * m->kv_heads * work.head_tiles, attend_items, &work);
 }

@@ -43,11 +43,13 @@ static uint8_t *index_at(const ops_cache *cache, int layer, int64_t block)
     return cache->data + (size_t)block * cache->layout.row_bytes + cache->layout.index_offset[layer];
 }
 
-void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v, const float *index_k)
+void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v,
+                     const float *index_k)
 {
     const cache_layout *l = &cache->layout;
     const ops_layer *weights = &cache->backend->model->layer[layer];
-    size_t t = (size_t)(slot % CACHE_BLOCK), bytes = l->k_scales / CACHE_BLOCK, groups = (size_t)l->head_dim / NVFP4_GROUP;
+    size_t t = (size_t)(slot % CACHE_BLOCK), bytes = l->k_scales / CACHE_BLOCK,
+           groups = (size_t)l->head_dim / NVFP4_GROUP;
     for (int head = 0; head < l->kv_heads; head++, k += l->head_dim, v += l->head_dim) {
         uint8_t *at = head_at(cache, layer, head, slot / CACHE_BLOCK);
         store(l->main, weights->k_scale, k, l->head_dim, at + t * bytes, at + l->k_scales + t * groups, 1);
@@ -63,7 +65,8 @@ void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const floa
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
 /* Vectors [tokens, dim] with the scale of (token, group) at scales[offset(token, group)]. */
-static void load_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, bool e4m3, int tokens, int dim, float *out)
+static void load_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, bool e4m3, int tokens, int dim,
+                       float *out)
 {
     int groups = dim / NVFP4_GROUP;
     for (int t = 0; t < tokens; t++) {
@@ -79,8 +82,8 @@ static void load_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, b
     }
 }
 
-static void load(const ops_cache *cache, float scale, const uint8_t *data, const uint8_t *scales, bool quads, int tokens,
-                 float *out)
+static void load(const ops_cache *cache, float scale, const uint8_t *data, const uint8_t *scales, bool quads,
+                 int tokens, float *out)
 {
     const cache_layout *l = &cache->layout;
     int count = tokens * l->head_dim;
@@ -106,13 +109,13 @@ void cpu_cache_keys(const ops_cache *cache, int layer, int head, int32_t block, 
 void cpu_cache_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out)
 {
     const uint8_t *at = head_at(cache, layer, head, block);
-    load(cache, cache->backend->model->layer[layer].v_scale, at + cache->layout.v_data, at + cache->layout.v_scales, true,
-         tokens, out);
+    load(cache, cache->backend->model->layer[layer].v_scale, at + cache->layout.v_data, at + cache->layout.v_scales,
+         true, tokens, out);
 }
 
 /*
- * 16 tokens at a time are laid out as a panel of packed weights, 32 bits of a token in its lane, and decoded by the same
- * kernels: tokens take the place of outputs.
+ * 16 tokens at a time are laid out as a panel of packed weights, 32 bits of a token in its lane, and decoded by the
+ * same kernels: tokens take the place of outputs.
  */
 void cpu_cache_index_keys(const ops_cache *cache, int layer, int32_t block, uint8_t *bytes, float *out)
 {

@@ -106,7 +106,7 @@ struct ops_step {
     int32_t *members;     /* [T * experts_per_token]: row * experts_per_token + place, by expert, rows ascending */
     float *fp4;           /* [T, hidden] h as W4A4 experts read it */
     float *fp4_factor;    /* [T] */
-    float *z;             /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
+    float *z; /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
     float *sum;           /* [T, hidden] of the routed experts */
     float *logits;        /* [R, vocab] */
     int32_t *logit_row;   /* [R] row of a logit row */
@@ -148,12 +148,13 @@ void cpu_attend_out(ops_step *step, int layer);
 /* ---- cache_rows.c ----------------------------------------------------------------------------------------------- */
 
 /* Writes K and V [kv_heads, head_dim] and (NULL on dense layers) the index key [index_dim] of one token. */
-void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v, const float *index_k);
+void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v,
+                     const float *index_k);
 /* Tokens [0, tokens) of a block, out [tokens, head_dim]. */
 void cpu_cache_keys(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
 void cpu_cache_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
-/* All 128 index keys with tokens in lanes: out [8][index_dim][16]. `bytes` [(index_dim / 64 + 1) * 33 * 64] is scratch. What lies behind
- * the end of a sequence is decoded too and can be anything. */
+/* All 128 index keys with tokens in lanes: out [8][index_dim][16]. `bytes` [(index_dim / 64 + 1) * 33 * 64] is scratch.
+ * What lies behind the end of a sequence is decoded too and can be anything. */
 void cpu_cache_index_keys(const ops_cache *cache, int layer, int32_t block, uint8_t *bytes, float *out);
 /* The cache block of logical block b of a sequence. */
 int32_t cpu_cache_block(const ops_step *step, int32_t sequence, int32_t b);

@@ -157,9 +157,12 @@ static void run_glu(const glu_work *work, const glu *g, int64_t item, int worker
     int rows = (int)(g->count - row < TILE_ROWS ? g->count - row : TILE_ROWS);
     cpu_panel panel[MAX_PANELS];
     const float *x[TILE_ROWS] = {NULL}, *from = g->fp4 ? step->fp4 : step->h;
-    for (int p = 0; p < pairs; p++) panel[p] = (cpu_panel){g->gate, first + p}, panel[pairs + p] = (cpu_panel){g->up, first + p};
-    for (int r = 0; r < rows; r++) x[r] = from + (g->members ? g->members[row + r] / per_token : row + r) * (int64_t)hidden;
-    const float *y = cpu_multiply(step->backend->kernels, &step->worker[worker].product, panel, 2 * pairs, x, rows, false);
+    for (int p = 0; p < pairs; p++)
+        panel[p] = (cpu_panel){g->gate, first + p}, panel[pairs + p] = (cpu_panel){g->up, first + p};
+    for (int r = 0; r < rows; r++)
+        x[r] = from + (g->members ? g->members[row + r] / per_token : row + r) * (int64_t)hidden;
+    const float *y =
+        cpu_multiply(step->backend->kernels, &step->worker[worker].product, panel, 2 * pairs, x, rows, false);
     for (int r = 0; r < rows; r++) {
         int64_t member = g->members ? g->members[row + r] : row + r;
         float factor = g->fp4 ? step->fp4_factor[member / per_token] : 1;

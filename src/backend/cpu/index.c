@@ -185,7 +185,8 @@ static void merge_rows(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t t = begin; t < end; t++) {
         int32_t *out = step->blocks + t * per_row;
         if (step->rows.flags[t] & ROW_REPLAY_BLOCKS) {
-            const int32_t *replay = step->rows.replay_blocks + ((int64_t)step->index_layer * step->rows.count + t) * per_row;
+            const int32_t *replay =
+                step->rows.replay_blocks + ((int64_t)step->index_layer * step->rows.count + t) * per_row;
             memcpy(out, replay, (size_t)per_row * sizeof *out);
             continue;
         }
@@ -193,7 +194,8 @@ static void merge_rows(void *arg, int64_t begin, int64_t end, int worker)
         for (int r = 0; r < m->index_heads; r++) {
             for (int32_t part = 1; part < work->parts; part++) {
                 const uint64_t *other = candidates(step, part, t) + r * m->index_top;
-                for (int i = 0; i < m->index_top && other[i]; i++) keep_best(list + r * m->index_top, m->index_top, other[i]);
+                for (int i = 0; i < m->index_top && other[i]; i++)
+                    keep_best(list + r * m->index_top, m->index_top, other[i]);
             }
             list_blocks(list + r * m->index_top, m->index_top, out + r * m->index_top);
         }

@@ -10,8 +10,8 @@
  *     SINGLE_C         vectors of the tile for a single row
  *
  * A sum has one chain of additions, so a tile is as large as the registers allow: at least eight chains are under way.
- * Vectors are passed by address and only between functions that are always inlined, so that no calling convention depends
- * on the instruction set.
+ * Vectors are passed by address and only between functions that are always inlined, so that no calling convention
+ * depends on the instruction set.
  */
 #include "backend/cpu/kernels.h"
 
@@ -152,8 +152,8 @@ INLINE void e8m0_values(const vec_int *top, vec *out)
     *out = (vec)v;
 }
 
-/* E2M1 codes in the top four bits of lanes. The magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6, doubled, are the hexadecimal digits
- * of a constant. `half_scale` takes the doubling back. */
+/* E2M1 codes in the top four bits of lanes. The magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6, doubled, are the hexadecimal
+ * digits of a constant. `half_scale` takes the doubling back. */
 INLINE void e2m1_values(const vec_int *top, const vec *half_scale, vec *out)
 {
     vec_bits table = 0xC8643210u - (vec_bits){0}, digit = ((vec_bits)*top >> 26) & 28;
@@ -270,7 +270,8 @@ INLINE void product_rows(const int R, const int C, const float *const *x, const 
     for (; C > 1 && c < panels * PARTS; c++) product_tile(R, 1, x, 1, w, stride, c, k, acc, (size_t)panels * LANES);
 }
 
-TARGET static void product(const float *const *x, int rows, const float *w, size_t stride, int panels, int k, float *acc)
+TARGET static void product(const float *const *x, int rows, const float *w, size_t stride, int panels, int k,
+                           float *acc)
 {
     int r = 0;
     if (panels == 1)
@@ -301,7 +302,8 @@ INLINE void product_strided(const float *x, size_t row_step, size_t step, int ro
 
 /* ---- Attention ------------------------------------------------------------------------------------------------- */
 
-/* Scores s [tokens][16], one vector of each, to weights bf16(e^(scale s - m_b)); m_b and the sum of unrounded weights. */
+/* Scores s [tokens][16], one vector of each, become weights bf16(e^(scale s - m_b)); m_b and the sum of the weights
+ * before their rounding are returned. */
 INLINE void block_weights(float *s, int tokens, float scale, vec *block_max, vec *block_sum)
 {
     vec m = SPLAT(-INFINITY), sum = {0};

@@ -1,6 +1,7 @@
 #include "backend/cpu/linear.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -8,7 +9,8 @@
 #include "number/mxfp8.h"
 #include "number/nvfp4.h"
 
-enum { PREFETCH = 2048 }; /* bytes of a panel; four panels make 8 KiB, which the first-level cache can hold beside the rest */
+/* Bytes of a panel that are asked for ahead: two of the largest units, so that scales come with their codes. */
+enum { PREFETCH = 2 * MXFP8_UNIT_LINES * LINE };
 
 /* ---- Packing --------------------------------------------------------------------------------------------------- */
 
@@ -31,12 +33,14 @@ static void put(uint8_t *line, int n, const uint8_t *from, size_t bytes)
 }
 
 /* The codes of a row into units of `lines` lines, the last of which takes the scales of the unit, four a lane. */
-static void pack_units(const uint8_t *codes, size_t code_bytes, const uint8_t *scales, size_t scale_count, int lines, int n,
-                       uint8_t *panel)
+static void pack_units(const uint8_t *codes, size_t code_bytes, const uint8_t *scales, size_t scale_count, int lines,
+                       int n, uint8_t *panel)
 {
     size_t lane = 4 * (size_t)(lines - 1); /* code bytes of a lane in a unit */
-    for (size_t at = 0; at < code_bytes; at += 4) put(panel + (at / lane * (size_t)lines + at % lane / 4) * LINE, n, codes + at, code_bytes - at);
-    for (size_t at = 0; at < scale_count; at += 4) put(panel + (at / 4 * (size_t)lines + (size_t)lines - 1) * LINE, n, scales + at, scale_count - at);
+    for (size_t at = 0; at < code_bytes; at += 4)
+        put(panel + (at / lane * (size_t)lines + at % lane / 4) * LINE, n, codes + at, code_bytes - at);
+    for (size_t at = 0; at < scale_count; at += 4)
+        put(panel + (at / 4 * (size_t)lines + (size_t)lines - 1) * LINE, n, scales + at, scale_count - at);
 }
 
 /* One row of the weight into lane n of a zeroed panel. */
@@ -59,14 +63,16 @@ static void pack_row(const weight *w, int64_t row, weight_format format, int n, 
         }
         break;
     case WEIGHT_BF16:
-        for (size_t at = 0; at < cols * 2; at += 4) put(panel + at / 4 * LINE, n, data + r * cols * 2 + at, cols * 2 - at);
+        for (size_t at = 0; at < cols * 2; at += 4)
+            put(panel + at / 4 * LINE, n, data + r * cols * 2 + at, cols * 2 - at);
         break;
     case WEIGHT_MXFP8:
-        pack_units(data + r * cols, cols, w->scales + r * (cols / MXFP8_BLOCK), cols / MXFP8_BLOCK, MXFP8_UNIT_LINES, n, panel);
+        pack_units(data + r * cols, cols, w->scales + r * (cols / MXFP8_BLOCK), cols / MXFP8_BLOCK, MXFP8_UNIT_LINES, n,
+                   panel);
         break;
     default: /* WEIGHT_NVFP4 */
-        pack_units(data + r * (cols / 2), cols / 2, w->scales + r * (cols / NVFP4_GROUP), cols / NVFP4_GROUP, NVFP4_UNIT_LINES,
-                   n, panel);
+        pack_units(data + r * (cols / 2), cols / 2, w->scales + r * (cols / NVFP4_GROUP), cols / NVFP4_GROUP,
+                   NVFP4_UNIT_LINES, n, panel);
         break;
     }
 }
@@ -89,6 +95,19 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* A product walks through all weights once: with small pages most of the waiting is for address translation. A wish
+ * only. */
+static void prefer_huge_pages(void *data, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    enum { HUGE = 2 << 20 };
+    uintptr_t begin = ((uintptr_t)data + HUGE - 1) / HUGE * HUGE, end = ((uintptr_t)data + bytes) / HUGE * HUGE;
+    if (end > begin) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
 hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_linear *linear, hy_error *err)
 {
     *linear = (cpu_linear){0};
@@ -108,6 +127,7 @@ hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_
     l.panel_bytes = panel_size(l.format, l.cols);
     l.data = memory_alloc((size_t)l.panels, l.panel_bytes);
     if (!l.data) return error_memory(err, what, (size_t)l.panels * l.panel_bytes);
+    prefer_huge_pages(l.data, (size_t)l.panels * l.panel_bytes);
     pack_work work = {w, &l};
     threads_run(pool, l.panels, 4, pack_panels, &work);
     *linear = l;
@@ -135,8 +155,8 @@ static void decode(const cpu_kernels *kernels, const cpu_panel *p, int64_t begin
 }
 
 /*
- * Asks for bytes of a panel as far ahead as they will be needed, as many as columns [begin, end) take. Decoding a line takes so many instructions that the
- * processor by itself has too few reads under way to fill the memory's bandwidth.
+ * Asks for bytes of a panel as far ahead as they will be needed, as many as columns [begin, end) take. Decoding a line
+ * takes so many instructions that the processor by itself has too few reads under way to fill the memory's bandwidth.
  */
 static void prefetch(const cpu_panel *p, int64_t begin, int64_t end)
 {

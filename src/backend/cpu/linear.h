@@ -2,12 +2,13 @@
  * Projections of the cpu backend.
  *
  * At open a weight [N, K] is copied into panels of 16 outputs with K outside (see kernels.h), in the bytes of its own
- * format, so that the packed weights take what the file takes (K is padded to whole units); f16 becomes f32. A product decodes K_CHUNK columns of up
- * to MAX_PANELS panels into a buffer that stays in the first-level cache and uses it for up to TILE_ROWS rows.
+ * format, so that the packed weights take what the file takes (K is padded to whole units); f16 becomes f32. A product
+ * decodes K_CHUNK columns of up to MAX_PANELS panels into a buffer that stays in the first-level cache and uses it for
+ * up to TILE_ROWS rows.
  *
  * Numerics: inputs are bf16 values (or exact 4-bit products), decoded weights are exact, so but for f32 weights every
- * product is exact in fp32. One output is one chain in ascending K from 0; with eight slices the slices of K are chains of
- * their own, folded ((0+1)+(2+3))+((4+5)+(6+7)). The outer factor of NVFP4 multiplies (or divides) the finished sum,
+ * product is exact in fp32. One output is one chain in ascending K from 0; with eight slices the slices of K are chains
+ * of their own, folded ((0+1)+(2+3))+((4+5)+(6+7)). The outer factor of NVFP4 multiplies (or divides) the finished sum,
  * where weight_row applies it to every weight: the two differ by rounding alone.
  */
 #ifndef HAYATE_BACKEND_CPU_LINEAR_H
@@ -33,7 +34,8 @@ typedef struct cpu_linear {
     bool divides;       /* ... divided by it */
 } cpu_linear;
 
-/* Packs `w`. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the format cannot hold, named by `what`. */
+/* Packs `w`. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the format cannot hold, named by `what`.
+ */
 hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_linear *linear, hy_error *err);
 void cpu_linear_free(cpu_linear *linear);
 

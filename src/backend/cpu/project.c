@@ -1,8 +1,8 @@
 /*
  * Projections into and out of attention.
  *
- * attend_in runs all projections of a layer in one pass over the pool and then finishes row by row: norm per head, rotary
- * embedding, one rounding to bf16, and what is cached goes through the cache's quantiser.
+ * attend_in runs all projections of a layer in one pass over the pool and then finishes row by row: norm per head,
+ * rotary embedding, one rounding to bf16, and what is cached goes through the cache's quantiser.
  */
 #include "backend/cpu/cpu.h"
 
@@ -69,7 +69,8 @@ static void project_items(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count, float *residual)
+static void project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count,
+                    float *residual)
 {
     project_work work = {step, outputs, n, x, count, (count + TILE_ROWS - 1) / TILE_ROWS, 1, residual};
     int64_t panels = 0, items = 0;
@@ -130,7 +131,8 @@ static void finish_rows(void *arg, int64_t begin, int64_t end, int worker)
     const cpu_layer *l = &step->backend->layer[work->layer];
     bool sparse = m->layer[work->layer].sparse;
     for (int64_t t = begin; t < end; t++) {
-        float *k = step->k + t * m->kv_heads * m->head_dim, *v = step->v + t * m->kv_heads * m->head_dim, *index_k = NULL;
+        float *k = step->k + t * m->kv_heads * m->head_dim, *v = step->v + t * m->kv_heads * m->head_dim,
+              *index_k = NULL;
         finish_heads(step, t, step->q + t * m->heads * m->head_dim, l->q_gain, m->heads, m->head_dim, true);
         finish_heads(step, t, k, l->k_gain, m->kv_heads, m->head_dim, false);
         if (sparse) {
@@ -149,7 +151,11 @@ void cpu_attend_in(ops_step *step, int layer)
     const cpu_layer *l = &step->backend->layer[layer];
     bool sparse = step->backend->model->layer[layer].sparse;
     cpu_output outputs[] = {
-        {&l->q, step->q}, {&l->k, step->k}, {&l->v, step->v}, {&l->index_q, step->index_q}, {&l->index_k, step->index_k},
+        {&l->q, step->q},
+        {&l->k, step->k},
+        {&l->v, step->v},
+        {&l->index_q, step->index_q},
+        {&l->index_k, step->index_k},
     };
     cpu_norm_rows(step, l->input_gain);
     cpu_project(step, outputs, sparse ? 5 : 3, step->h, step->rows.count);

@@ -1,4 +1,5 @@
-/* Opening and closing the cpu backend, cache memory, the rows of a step, named tensors, embedding, head and sampling. */
+/* Opening and closing the cpu backend, cache memory, the rows of a step, named tensors, embedding, head and sampling.
+ */
 #include "backend/cpu/cpu.h"
 
 #include <assert.h>
@@ -25,10 +26,11 @@ static hy_status check_model(const ops_model *m, const ops_options *o, hy_error 
     if (m->heads % m->kv_heads)
         return error_set(err, HY_UNSUPPORTED, "%d query heads cannot share %d KV heads evenly", m->heads, m->kv_heads);
     if (sparse && m->index_heads != m->kv_heads)
-        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each", m->index_heads,
-                         m->kv_heads);
+        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each",
+                         m->index_heads, m->kv_heads);
     if (m->rotary_dim % 2 || m->rotary_dim > m->head_dim || (sparse && m->rotary_dim > m->index_dim))
-        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim, m->head_dim);
+        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim,
+                         m->head_dim);
     if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
         return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
                          m->hidden, m->expert_width);
@@ -64,7 +66,8 @@ static hy_status cpu_open(const ops_model *model, const ops_options *options, op
     }
     /* theta^(-2j / rotary_dim), the power rounded to fp32 before it divides. */
     for (int j = 0; j < model->rotary_dim / 2; j++)
-        b->frequency[j] = 1.0f / (float)pow((double)model->rope_theta, (double)((float)(2 * j) / (float)model->rotary_dim));
+        b->frequency[j] =
+            1.0f / (float)pow((double)model->rope_theta, (double)((float)(2 * j) / (float)model->rotary_dim));
     *out = b;
     return HY_OK;
 }
@@ -86,7 +89,8 @@ static size_t *copy_offsets(const size_t *offsets, int layers)
     return copy;
 }
 
-static hy_status cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **out, hy_error *err)
+static hy_status cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **out,
+                            hy_error *err)
 {
     assert(blocks > 0 && layout->layers == backend->model->layers && layout->head_dim == backend->model->head_dim);
     if (layout->main == CACHE_FP32 || layout->index == CACHE_FP32)
@@ -141,7 +145,8 @@ static hy_status allocate(const array *arrays, size_t n, hy_error *err)
     for (size_t i = 0; i < n; i++) {
         size_t count = SIZE_MAX;
         void *memory = NULL;
-        if (size_mul(arrays[i].rows, arrays[i].columns, &count)) memory = memory_zeroed(count ? count : 1, arrays[i].size);
+        if (size_mul(arrays[i].rows, arrays[i].columns, &count))
+            memory = memory_zeroed(count ? count : 1, arrays[i].size);
         if (!memory) return error_memory(err, "the tensors of a step", count);
         memcpy(arrays[i].at, &memory, sizeof memory);
     }
@@ -252,8 +257,8 @@ static hy_status check_replay(const ops_step *step, const ops_rows *rows, int32_
         for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
             int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
             if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
-                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b, (int)l,
-                                 rows->position[t]);
+                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b,
+                                 (int)l, rows->position[t]);
         }
         for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
             int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
@@ -270,7 +275,8 @@ static hy_status check_row(const ops_step *step, const ops_rows *rows, int32_t t
     const ops_model *m = step->backend->model;
     if (rows->sequence[t] < 0) return HY_OK;
     if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
-        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t], m->vocab - 1);
+        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t],
+                         m->vocab - 1);
     if (rows->position[t] < 0 || rows->position[t] >= step->limits.positions)
         return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", rows->position[t],
                          step->limits.positions);
@@ -279,7 +285,8 @@ static hy_status check_row(const ops_step *step, const ops_rows *rows, int32_t t
     return check_replay(step, rows, t, err);
 }
 
-/* Runs of neighbouring rows of one sequence, cut into tiles. Only the last row's blocks need checking: it sees the most. */
+/* Runs of neighbouring rows of one sequence, cut into tiles. Only the last row's blocks need checking: it sees the
+ * most. */
 static void make_tiles(ops_step *step)
 {
     const ops_rows *rows = &step->rows;

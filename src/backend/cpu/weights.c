@@ -95,8 +95,11 @@ hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
 {
     const ops_model *m = backend->model;
     loading l = {.backend = backend, .err = err};
-    l.report = (progress){.fn = backend->options.on_progress, .user = backend->options.user, .what = "preparing weights",
-                          .unit = "bytes", .total = weight_bytes(&m->head)};
+    l.report = (progress){.fn = backend->options.on_progress,
+                          .user = backend->options.user,
+                          .what = "preparing weights",
+                          .unit = "bytes",
+                          .total = weight_bytes(&m->head)};
     for (int i = 0; i < m->layers; i++) l.report.total += layer_bytes(m, &m->layer[i]);
     backend->layer = memory_zeroed((size_t)m->layers, sizeof *backend->layer);
     if (!backend->layer) return error_memory(err, "the layers", (size_t)m->layers * sizeof *backend->layer);
@@ -118,7 +121,8 @@ void cpu_weights_close(ops_backend *backend)
     const ops_model *m = backend->model;
     for (int i = 0; i < m->layers && backend->layer; i++) {
         cpu_layer *l = &backend->layer[i];
-        float *vectors[] = {l->input_gain, l->post_gain, l->q_gain, l->k_gain, l->index_q_gain, l->index_k_gain, l->router_bias};
+        float *vectors[] = {l->input_gain,   l->post_gain,    l->q_gain,     l->k_gain,
+                            l->index_q_gain, l->index_k_gain, l->router_bias};
         cpu_linear *linears[] = {&l->q, &l->k, &l->v, &l->o, &l->index_q, &l->index_k, &l->dense_gate, &l->dense_up,
                                  &l->dense_down, &l->router, &l->shared_gate, &l->shared_up, &l->shared_down};
         for (size_t j = 0; j < sizeof vectors / sizeof *vectors; j++) memory_free(vectors[j]);
