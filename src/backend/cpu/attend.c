@@ -25,9 +25,9 @@ typedef struct attend_work {
 /* One item. */
 typedef struct attend_item {
     const cpu_tile *tile;
-    int group;            /* KV head */
-    int64_t head;         /* first query head */
-    int heads;            /* at most 16 */
+    int group;                       /* KV head */
+    int64_t head;                    /* first query head */
+    int heads;                       /* at most 16 */
     const int32_t *blocks[ROW_TILE]; /* what is left of a row's list; NULL on a dense layer */
     int left[ROW_TILE];              /* entries, or on a dense layer unused */
 } attend_item;

@@ -91,7 +91,7 @@ typedef struct glu {
     const cpu_linear *gate, *up;
     const int32_t *members; /* [count] row * experts_per_token + place; NULL: rows 0 .. count-1 */
     int32_t count;
-    float *z;               /* [members or rows, width] */
+    float *z; /* [members or rows, width] */
     bool fp4;
 } glu;
 
@@ -109,12 +109,19 @@ static glu glu_at(const glu_work *work, int i)
     const ops_model *m = step->backend->model;
     const cpu_layer *l = work->layer;
     if (work->moe && i < m->experts)
-        return (glu){&l->expert_gate[i], &l->expert_up[i], step->members + step->expert_first[i],
-                     step->expert_first[i + 1] - step->expert_first[i], step->z,
+        return (glu){&l->expert_gate[i],
+                     &l->expert_up[i],
+                     step->members + step->expert_first[i],
+                     step->expert_first[i + 1] - step->expert_first[i],
+                     step->z,
                      step->backend->options.activation == MOE_ACTIVATION_NVFP4};
     if (work->moe)
-        return (glu){&l->shared_gate, &l->shared_up, NULL, step->rows.count,
-                     step->z + (int64_t)step->limits.rows * m->experts_per_token * m->expert_width, false};
+        return (glu){&l->shared_gate,
+                     &l->shared_up,
+                     NULL,
+                     step->rows.count,
+                     step->z + (int64_t)step->limits.rows * m->experts_per_token * m->expert_width,
+                     false};
     return (glu){&l->dense_gate, &l->dense_up, NULL, step->rows.count, step->z, false};
 }
 
@@ -307,8 +314,8 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int worker)
     ops_step *step = arg;
     size_t hidden = (size_t)step->backend->model->hidden;
     for (int64_t t = begin; t < end; t++)
-        step->fp4_factor[t] = nvfp4_fc1_round_row(step->h + (size_t)t * hidden, hidden / NVFP4_GROUP,
-                                                  step->fp4 + (size_t)t * hidden);
+        step->fp4_factor[t] =
+            nvfp4_fc1_round_row(step->h + (size_t)t * hidden, hidden / NVFP4_GROUP, step->fp4 + (size_t)t * hidden);
 }
 
 void cpu_experts(ops_step *step, int layer)

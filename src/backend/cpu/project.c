@@ -24,8 +24,8 @@ typedef struct project_work {
     int n;
     const float *x; /* [count, K] */
     int32_t count;
-    int64_t tiles;  /* row tiles */
-    int panels;     /* of an item */
+    int64_t tiles;   /* row tiles */
+    int panels;      /* of an item */
     float *residual; /* added to instead of outputs->out */
 } project_work;
 

@@ -217,13 +217,37 @@ static void step_close(ops_step *s)
     if (!s) return;
     for (int i = 0; i < s->workers && s->worker; i++) {
         cpu_worker *w = &s->worker[i];
-        void *scratch[] = {w->product.decoded, w->product.sums, w->keys, w->values, w->query, w->out, w->block,
-                           w->index_sums, w->bytes, w->sample};
+        void *scratch[] = {w->product.decoded, w->product.sums, w->keys,  w->values, w->query, w->out,
+                           w->block,           w->index_sums,   w->bytes, w->sample};
         for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
     }
-    void *arrays[] = {s->tiles, s->x, s->h, s->cosine, s->sine, s->q, s->k, s->v, s->index_q, s->index_k, s->scores,
-                      s->candidates, s->blocks, s->attention, s->router, s->routes, s->route_weights, s->expert_first,
-                      s->members, s->fp4, s->fp4_factor, s->z, s->sum, s->logits, s->logit_row, s->worker, s};
+    void *arrays[] = {s->tiles,
+                      s->x,
+                      s->h,
+                      s->cosine,
+                      s->sine,
+                      s->q,
+                      s->k,
+                      s->v,
+                      s->index_q,
+                      s->index_k,
+                      s->scores,
+                      s->candidates,
+                      s->blocks,
+                      s->attention,
+                      s->router,
+                      s->routes,
+                      s->route_weights,
+                      s->expert_first,
+                      s->members,
+                      s->fp4,
+                      s->fp4_factor,
+                      s->z,
+                      s->sum,
+                      s->logits,
+                      s->logit_row,
+                      s->worker,
+                      s};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) memory_free(arrays[n]);
 }
 
@@ -376,8 +400,8 @@ static void embed(ops_step *step)
 
 typedef struct norm_work {
     const ops_step *step;
-    const float *gain;    /* [hidden] */
-    const int32_t *row;   /* [n] rows of x; NULL: 0 .. n-1 */
+    const float *gain;  /* [hidden] */
+    const int32_t *row; /* [n] rows of x; NULL: 0 .. n-1 */
 } norm_work;
 
 static void norm_rows(void *arg, int64_t first, int64_t last, int worker)

@@ -123,8 +123,9 @@ void cpu_weights_close(ops_backend *backend)
         cpu_layer *l = &backend->layer[i];
         float *vectors[] = {l->input_gain,   l->post_gain,    l->q_gain,     l->k_gain,
                             l->index_q_gain, l->index_k_gain, l->router_bias};
-        cpu_linear *linears[] = {&l->q, &l->k, &l->v, &l->o, &l->index_q, &l->index_k, &l->dense_gate, &l->dense_up,
-                                 &l->dense_down, &l->router, &l->shared_gate, &l->shared_up, &l->shared_down};
+        cpu_linear *linears[] = {&l->q,           &l->k,          &l->v,          &l->o,          &l->index_q,
+                                 &l->index_k,     &l->dense_gate, &l->dense_up,   &l->dense_down, &l->router,
+                                 &l->shared_gate, &l->shared_up,  &l->shared_down};
         for (size_t j = 0; j < sizeof vectors / sizeof *vectors; j++) memory_free(vectors[j]);
         for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) cpu_linear_free(linears[j]);
         free_experts(l->expert_gate, m->experts);
