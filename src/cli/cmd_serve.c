@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -60,6 +61,15 @@ static void log_start(const server *s, const struct flags *f, const hy_model_inf
     log_line(HY_LOG_INFO, "Application startup complete.");
 }
 
+/* Every client is a descriptor, and the usual soft limit of 1,024 is there for programs that use select(). */
+static void allow_many_clients(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int serve(const struct flags *f, hy_model *model, json_t *kwargs)
 {
     hy_error err = {0};
@@ -80,6 +90,7 @@ static int serve(const struct flags *f, hy_model *model, json_t *kwargs)
                                   .template_kwargs = kwargs};
     hy_status status = model_can_chat(model, &err);
     if (status == HY_OK) status = hy_engine_open(model, &options, &engine, &err);
+    allow_many_clients();
     if (status == HY_OK) status = server_open(model, engine, &server_opts, &s, &err);
     if (status == HY_OK) {
         log_start(s, f, &info);

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-enum { MAX_STOPS = 64, MAX_IDS = 65536, MAX_TOP_LOGPROBS = 20 };
+enum { MAX_STOPS = 64, MAX_IDS = 65536, MAX_TOP_LOGPROBS = 20, MAX_VALUES = 1 << 18 };
 
 bool request_refuse(request_fault *fault, const char *param, const char *format, ...)
 {
@@ -337,11 +337,34 @@ static bool check_parts(const chat_request *r, request_fault *fault)
     return true;
 }
 
+/*
+ * Whether the body has at most MAX_VALUES values (one after each comma and each opening bracket, outside strings).
+ * As a tree an empty object takes some eighty times its three bytes, so that a body within its limit could take
+ * gigabytes and, since trees are built on the HTTP thread, seconds from everyone.
+ */
+static bool few_values(const char *text, size_t length)
+{
+    size_t values = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < length && values <= MAX_VALUES; i++) {
+        if (quoted && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            quoted = !quoted;
+        else if (!quoted)
+            values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    }
+    return values <= MAX_VALUES;
+}
+
 bool chat_request_parse(const char *text, size_t length, const hy_sampling *defaults, const json_t *default_kwargs,
                         int vocab, chat_request *r, request_fault *fault)
 {
     *r = (chat_request){.sampling = *defaults, .include_reasoning = true};
     json_error_t e;
+    if (!few_values(text, length)) {
+        return request_refuse(fault, NULL, "the body has more than %d JSON values; send a smaller one", MAX_VALUES);
+    }
     r->body = json_loadb(text, length, JSON_REJECT_DUPLICATES, &e);
     if (!r->body) {
         for (char *p = e.text; *p; p++)

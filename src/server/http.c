@@ -25,6 +25,11 @@
 #include "base/memory.h"
 
 enum { MAX_ROUTES = 32, MAX_KEYS = 16 };
+enum {
+    SILENCE_S = 60,         /* a connection that neither reads nor writes for so long is closed */
+    ACCEPT_PAUSE_S = 1,     /* no connections are taken for so long after one could not be */
+    AHEAD_BYTES = 64 << 10, /* read of what a client sends before its last request is answered */
+};
 
 struct route {
     const char *method, *path;
@@ -126,6 +131,32 @@ static int bound_port(evutil_socket_t fd)
     return ntohs(((struct sockaddr_in *)&addr)->sin_port);
 }
 
+/* libevent's own words, which would go to stderr as they are. */
+static void log_libevent(int severity, const char *text)
+{
+    log_line(severity >= EVENT_LOG_ERR ? HY_LOG_ERROR : HY_LOG_DEBUG, "libevent: %s", text);
+}
+
+static void accept_again(evutil_socket_t fd, short what, void *listener)
+{
+    (void)fd, (void)what;
+    evconnlistener_enable(listener);
+}
+
+/*
+ * Without a free descriptor accept fails at once and the listener stays readable: the loop would spin, with a message
+ * each time. So it looks away for a moment; the waiting clients stay in the system's queue. (The argument is evhttp's.)
+ */
+static void accept_failed(struct evconnlistener *listener, void *arg)
+{
+    (void)arg;
+    struct timeval pause = {.tv_sec = ACCEPT_PAUSE_S};
+    log_line(HY_LOG_WARNING, "cannot take a connection: %s; clients wait until others leave (see ulimit -n)",
+             strerror(errno));
+    if (event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, accept_again, listener, &pause) == 0)
+        evconnlistener_disable(listener);
+}
+
 static hy_status start(http_server *s, const http_options *options, hy_error *err)
 {
     s->base = event_base_new();
@@ -140,6 +171,7 @@ static hy_status start(http_server *s, const http_options *options, hy_error *er
     evhttp_set_max_body_size(s->http,
                              (ev_ssize_t)(options->max_body_bytes ? options->max_body_bytes : (size_t)64 << 20));
     evhttp_set_max_headers_size(s->http, 1 << 20);
+    evhttp_set_timeout(s->http, SILENCE_S);
     const char *host = options->host && *options->host ? options->host : "0.0.0.0";
     struct addrinfo *found = NULL; /* looked up here first: libevent would print what is wrong, not return it */
     int missing = getaddrinfo(host, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &found);
@@ -152,6 +184,7 @@ static hy_status start(http_server *s, const http_options *options, hy_error *er
         return error_set(err, HY_FAILED, "cannot listen on %s port %d: %s; choose another --port or --host", host,
                          options->port, strerror(errno));
     }
+    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(bound), accept_failed);
     s->port = bound_port(evhttp_bound_socket_get_fd(bound));
     return HY_OK;
 }
@@ -164,6 +197,7 @@ hy_status http_open(const http_options *options, http_server **server, hy_error 
     if (options->api_key_count > MAX_KEYS)
         return error_set(err, HY_USAGE, "at most %d API keys can be given", MAX_KEYS);
     evthread_use_pthreads();
+    event_set_log_callback(log_libevent);
     http_server *s = calloc(1, sizeof *s);
     if (!s) return error_memory(err, "the HTTP server", sizeof *s);
     pthread_mutex_init(&s->lock, NULL);
@@ -260,6 +294,33 @@ static void connection_closed(struct evhttp_connection *connection, void *arg)
     if (fn) fn(x->gone_user);
 }
 
+/* The input is full and read no further, so that its end would not be seen either. */
+static void too_far_ahead(struct bufferevent *bev, void *connection)
+{
+    (void)connection;
+    bufferevent_trigger_event(bev, BEV_EVENT_READING | BEV_EVENT_ERROR, 0);
+}
+
+/*
+ * While a request is being answered its connection is read for one thing: that the client has left. evhttp stops
+ * reading after the body, and would find out no sooner than with the first byte of the reply. What the client sends
+ * ahead stays in the input, which must not grow without bound: past AHEAD_BYTES the client counts as gone (once a
+ * reply is on its way, writing tells as well, and the input is just left full). Silence is no fault meanwhile.
+ */
+static void watch_client(http_exchange *x)
+{
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(x->connection);
+    struct timeval silence = {.tv_sec = SILENCE_S};
+    bufferevent_data_cb on_read, on_write;
+    bufferevent_event_cb on_event;
+    void *arg;
+    bufferevent_getcb(bev, &on_read, &on_write, &on_event, &arg);
+    bufferevent_setcb(bev, too_far_ahead, on_write, on_event, arg);
+    bufferevent_setwatermark(bev, EV_READ, AHEAD_BYTES, AHEAD_BYTES);
+    bufferevent_set_timeouts(bev, NULL, &silence);
+    bufferevent_enable(bev, EV_READ);
+}
+
 static const char *method_name(enum evhttp_cmd_type type)
 {
     switch (type) {
@@ -295,6 +356,7 @@ static void dispatch(struct evhttp_request *request, void *arg)
     }
     *x = (http_exchange){.server = s, .request = request, .connection = evhttp_request_get_connection(request)};
     evhttp_connection_set_closecb(x->connection, connection_closed, x);
+    watch_client(x);
     set_cors(request);
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
@@ -360,18 +422,31 @@ static const char *phrase(int status)
     }
 }
 
+/* The reply has been written: the connection may serve another request. */
 static void reply_left(struct evhttp_request *request, void *arg)
 {
-    (void)request;
+    struct evhttp_connection *connection = evhttp_request_get_connection(request);
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(connection);
+    struct timeval silence = {.tv_sec = SILENCE_S};
+    ((http_server *)arg)->leaving--;
+    evhttp_connection_set_closecb(connection, NULL, NULL);
+    bufferevent_setwatermark(bev, EV_READ, 0, 0);
+    bufferevent_set_timeouts(bev, &silence, &silence);
+}
+
+/* The client left before the reply was written. */
+static void reply_lost(struct evhttp_connection *connection, void *arg)
+{
+    (void)connection;
     ((http_server *)arg)->leaving--;
 }
 
-/* The connection may serve another request; its close must not reach this exchange any more. */
+/* The exchange ends, its reply goes its way: one of the two above is called, and nothing of the exchange any more. */
 static void release(http_exchange *x)
 {
     x->server->leaving++;
     evhttp_request_set_on_complete_cb(x->request, reply_left, x->server);
-    if (!x->gone && x->connection) evhttp_connection_set_closecb(x->connection, NULL, NULL);
+    evhttp_connection_set_closecb(x->connection, reply_lost, x->server);
     free(x);
 }
 

@@ -98,6 +98,14 @@ static void on_signal(void *user)
         chat_cancel_all(&s->room);
 }
 
+/* Room for the longest prompt in long words and JSON escapes: what is larger cannot be answered and is not read. */
+static size_t largest_body(int max_model_len)
+{
+    enum { BASE = 1 << 20, PER_TOKEN = 64, MOST = 64 << 20 };
+    size_t bytes = BASE + (size_t)max_model_len * PER_TOKEN;
+    return bytes < MOST ? bytes : MOST;
+}
+
 hy_status server_open(hy_model *model, hy_engine *engine, const server_options *options, server **out, hy_error *err)
 {
     server *s = calloc(1, sizeof *s);
@@ -116,7 +124,8 @@ hy_status server_open(hy_model *model, hy_engine *engine, const server_options *
     http_options http = {.host = options->host,
                          .port = options->port,
                          .api_keys = options->api_keys,
-                         .api_key_count = options->api_key_count};
+                         .api_key_count = options->api_key_count,
+                         .max_body_bytes = largest_body(s->info.max_model_len)};
     hy_status status = http_open(&http, &s->room.http, err);
     if (status != HY_OK) {
         free(s);

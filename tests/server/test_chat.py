@@ -23,9 +23,9 @@ HAYATE = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / 
 class Server:
     """A server on a free port, stopped with SIGTERM."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, limit=None):
         self.process = subprocess.Popen([HAYATE, "serve", str(MODEL), "--host", "127.0.0.1", "--port", "0", *flags],
-                                        stderr=subprocess.PIPE, text=True)
+                                        stderr=subprocess.PIPE, text=True, preexec_fn=limit)
         self.lines, self.port = [], None
         for line in self.process.stderr:
             self.lines.append(line)
