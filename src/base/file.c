@@ -92,6 +92,12 @@ bool file_exists(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+bool file_present(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 || errno == EACCES || errno == ELOOP;
+}
+
 bool file_is_folder(const char *path)
 {
     struct stat st;

@@ -17,6 +17,8 @@ void file_map_close(file_map *map);
 hy_status file_read(const char *path, size_t limit, char **data, size_t *size, hy_error *err);
 
 bool file_exists(const char *path); /* a regular file, links followed */
+/* Anything of this name, a link that leads nowhere too: what a folder has is read or refused, never passed over. */
+bool file_present(const char *path);
 bool file_is_folder(const char *path);
 
 /* "folder/name" into out[size]; HY_USAGE when it is too long. */

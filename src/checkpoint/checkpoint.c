@@ -29,7 +29,9 @@ static hy_status open_draft(checkpoint *c, hy_error *err)
     char folder[PATH_SIZE + 16], path[PATH_SIZE + 32], *json = NULL;
     size_t length;
     hy_status status = file_join(c->folder, "dspark", folder, sizeof folder, err);
-    if (status != HY_OK || !file_is_folder(folder)) return status;
+    if (status != HY_OK || !file_present(folder)) return status;
+    if (!file_is_folder(folder))
+        return error_at(err, HY_FAILED, folder, "%.200s should be the drafter's folder and is none: remove it", folder);
     status = file_join(folder, "config.json", path, sizeof path, err);
     if (status == HY_OK && !file_exists(path))
         status =

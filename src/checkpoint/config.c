@@ -284,7 +284,13 @@ static void read_modelopt(config_reader *r, json_t *q, config *c)
     const char *algo = config_string(r, inner, "quant_algo"), *module;
     if (!algo || strcmp(algo, "MIXED_PRECISION") != 0) check_algorithm(r, inner, "the model", c);
     json_t *modules = config_object(r, inner, "quantized_layers"), *entry;
-    json_object_foreach(modules, module, entry) check_algorithm(r, entry, module, c);
+    json_object_foreach(modules, module, entry)
+    {
+        if (json_is_object(entry))
+            check_algorithm(r, entry, module, c);
+        else
+            config_bad(r, "quantized_layers", "quantized_layers has no object for %.160s", module);
+    }
 }
 
 /* NVFP4 groups of 16, and in mixed files 8-bit floats in groups of 32. */

@@ -30,7 +30,7 @@ static hy_status read_main(const char *root, char out[REVISION_SIZE], hy_error *
     size_t length;
     out[0] = 0;
     hy_status status = file_join(root, "refs/main", path, sizeof path, err);
-    if (status != HY_OK || !file_exists(path)) return status;
+    if (status != HY_OK || !file_present(path)) return status;
     status = file_read(path, 4096, &text, &length, err);
     if (status != HY_OK) return status;
     text[strcspn(text, " \t\r\n")] = 0;

@@ -143,8 +143,14 @@ hy_status output_copy(output *o, const char *source, const char *name, hy_error 
     char path[PATH_SIZE];
     hy_status s = new_path(o, name, path, err);
     if (s != HY_OK) return s;
-    int in = open(source, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: a pipe in the source's folder must not be waited for. */
+    int in = open(source, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (in < 0) return error_at(err, HY_FAILED, source, "cannot open %s: %s", source, strerror(errno));
+    struct stat st;
+    if (fstat(in, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(in);
+        return error_at(err, HY_FAILED, source, "%s is not a regular file", source);
+    }
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     char *piece = malloc(COPY_BYTES);
     if (fd < 0)

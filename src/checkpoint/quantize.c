@@ -364,7 +364,7 @@ static hy_status copy_files(output *o, const char *folder, bool (*wanted)(const 
         char path[PATH_SIZE];
         if (wanted ? !wanted(e->d_name) : e->d_name[0] == '.') continue;
         s = file_join(folder, e->d_name, path, sizeof path, err);
-        if (s == HY_OK && file_exists(path)) s = output_copy(o, path, e->d_name, err);
+        if (s == HY_OK && !file_is_folder(path)) s = output_copy(o, path, e->d_name, err);
     }
     closedir(d);
     return s;

@@ -206,8 +206,8 @@ static hy_status open_all(const char *folder, name_list *l, file_map *index, sha
     hy_status status = file_join(folder, "model.safetensors", single, sizeof single, err);
     if (status == HY_OK) status = file_join(folder, index_name, path, sizeof path, err);
     if (status != HY_OK) return status;
-    bool indexed = !file_exists(single) && file_exists(path);
-    if (file_exists(single)) {
+    bool indexed = !file_present(single) && file_present(path);
+    if (file_present(single)) {
         status = names_add(l, "model.safetensors", err);
     } else if (indexed) {
         status = file_map_open(path, index, err);

@@ -61,7 +61,7 @@ hy_status model_generation_load(const char *folder, const config *c, model_gener
     char path[PATH_LIMIT];
     hy_status status = file_join(folder, "generation_config.json", path, sizeof path, err);
     if (status != HY_OK) return status;
-    if (file_exists(path)) {
+    if (file_present(path)) {
         char *text = NULL;
         size_t size = 0;
         status = file_read(path, FILE_LIMIT, &text, &size, err);

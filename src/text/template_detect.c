@@ -83,7 +83,7 @@ static hy_status detect_in_folder(const char *folder, text_template *out, hy_err
     hy_status s = HY_OK;
     for (int i = 0; !s && i < 3 && out->kind == TEXT_TEMPLATE_NONE; i++) {
         if ((s = file_join(folder, names[i], path, sizeof path, err))) return s;
-        if (!file_exists(path)) continue;
+        if (!file_present(path)) continue;
         if (i) {
             s = detect_in_config(path, names[i], out, err);
             continue;

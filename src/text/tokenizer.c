@@ -50,7 +50,7 @@ static bool find_in_folder(const char *folder, char *path, size_t size)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.tiktoken"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (file_join(folder, names[i], path, size, NULL) == HY_OK && file_exists(path)) return true;
+        if (file_join(folder, names[i], path, size, NULL) == HY_OK && file_present(path)) return true;
     return false;
 }
 

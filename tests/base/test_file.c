@@ -126,6 +126,8 @@ static void what_is_no_file(void **state)
     assert_int_equal(symlink("/nonexistent", dangling), 0);
     assert_true(file_exists(path) && file_exists(link));
     assert_false(file_exists(dangling) || file_exists(folder) || file_exists("/nonexistent"));
+    assert_true(file_present(path) && file_present(link) && file_present(dangling) && file_present(folder));
+    assert_false(file_present("/nonexistent") || file_present("/dev/null/x"));
     assert_true(file_is_folder(folder));
     assert_false(file_is_folder(path) || file_is_folder(dangling) || file_is_folder("/nonexistent"));
     unlink(link);
