@@ -1,4 +1,5 @@
 /* The program: finds the command and runs it. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -86,7 +87,7 @@ static int help(const char *name)
     return c ? c->run(2, argv) : unknown(name);
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
         usage(stderr);
@@ -106,4 +107,16 @@ int main(int argc, char **argv)
     }
     const command *c = find(name);
     return c ? c->run(argc - 1, argv + 1) : unknown(name);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    /* What was printed may have gone nowhere: a full disk, a reader that left. That is no success. */
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
+        fprintf(stderr, "hayate: cannot write to standard output: %s\n", errno ? strerror(errno) : "write error");
+        code = 1;
+    }
+    return code;
 }
