@@ -130,6 +130,28 @@ def module_without_an_object():
     all_commands_refuse(folder("config.json", lambda p: p.write_text(json.dumps(config))), (3,), "model.layers.0")
 
 
+def small_disks():
+    """A file system that is full or read only; needs the right to mount one."""
+    place = pathlib.Path(WORK.name) / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True).returncode:
+        print("skipped: small_disks, no file system can be mounted here")
+        return
+    try:
+        bad(run("quantize", BASE, place / "q"), (4,), " MB, but its file system has only 0.0")
+        bad(run("synth", BASE / "config.json", place / "s"), (4,), " MB")
+        many = pathlib.Path(WORK.name) / "many"
+        many.write_text(",".join(["7"] * 300))  # 600 kB of logits
+        bad(run("trace", BASE, "--input-ids", many, "-o", place / "t"), (1,), "No space left")
+        assert not list(place.iterdir())
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        for command in (("quantize", BASE, place / "q"), ("synth", BASE / "config.json", place / "s"),
+                        ("trace", BASE, "--input-ids", IDS, "-o", place / "t")):
+            bad(run(*command), (1,), "Read-only")
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
 def lost_output():
     """What cannot be printed is a failure."""
     made = pathlib.Path(WORK.name) / "made"
@@ -146,6 +168,6 @@ def lost_output():
 
 assert run("generate", BASE, "--input-ids", IDS, "--max-tokens", 1).returncode == 0
 for test in (odd_files, odd_side_files_are_not_copied, damaged_weights, damaged_json, module_without_an_object,
-             lost_output):
+             small_disks, lost_output):
     test()
     print("ok", test.__name__)
