@@ -2,6 +2,8 @@
 """chat, from a pipe and on a terminal.
 
     test_chat.py BUILD/hayate
+
+hayate-test: slow
 """
 import json
 import os
