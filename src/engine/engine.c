@@ -278,6 +278,29 @@ static hy_status enqueue(hy_engine *e, hy_request *r, hy_request **request, hy_e
     return status;
 }
 
+static bool is_end(const hy_engine *e, const hy_sampling *s, int32_t id)
+{
+    const model_generation *g = model_generation_config(e->model);
+    bool end = false;
+    for (int i = 0; i < g->eos_count; i++) end |= g->eos[i] == id;
+    for (size_t i = 0; i < s->stop_id_count; i++) end |= s->stop_ids[i] == id;
+    return end;
+}
+
+/* An allowed list of padding alone, or before min_tokens of end ids alone, leaves nothing to choose. */
+static hy_status check_allowed(const hy_engine *e, const hy_sampling *s, hy_error *err)
+{
+    if (s->allowed_count == 0) return HY_OK;
+    for (size_t i = 0; i < s->allowed_count; i++) {
+        int32_t id = s->allowed_ids[i];
+        bool token = !e->has_token || (e->has_token[id / 32] >> (id % 32) & 1);
+        if (token && (s->min_tokens == 0 || !is_end(e, s, id))) return HY_OK;
+    }
+    return error_at(err, HY_BAD_INPUT, "allowed_ids",
+                    "allowed_ids leaves no token to choose: its ids stand for no text%s",
+                    s->min_tokens > 0 ? ", or end the answer before min_tokens" : "");
+}
+
 hy_status hy_engine_submit(hy_engine *e, const hy_request_options *options, hy_request **request, hy_error *err)
 {
     const text_tokenizer *tok = model_tokenizer(e->model);
@@ -285,6 +308,7 @@ hy_status hy_engine_submit(hy_engine *e, const hy_request_options *options, hy_r
     int32_t limit = 0;
     hy_status status = check_prompt(e, options, err);
     if (status == HY_OK) status = params_check(&options->sampling, e->vocab, tok != NULL, err);
+    if (status == HY_OK) status = check_allowed(e, &options->sampling, err);
     if (status == HY_OK) status = length_limit(e, options, &limit, err);
     if (status == HY_OK) status = request_open(options, tok, model_generation_config(e->model), limit, &r, err);
     if (status != HY_OK) return status;

@@ -173,6 +173,8 @@ class ChatTest(unittest.TestCase):
         self.refused(400, "input_tokens", max_tokens=10 ** 8)
         self.refused(400, "tool_choice", tools=[{"type": "function", "function": {"name": "f"}}])
         self.refused(400, "tools", tools=[])
+        self.refused(400, None, allowed_token_ids=[2047])  # padding
+        self.refused(400, None, allowed_token_ids=[2004], min_tokens=4)  # the end token alone
         self.refused(400, "body.messages", messages="x")
         self.refused(400, "body.messages", messages=["x"])
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
