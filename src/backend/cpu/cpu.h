@@ -19,7 +19,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
-#include "backend/ops.h"
+#include "backend/host.h"
 
 enum {
     ROW_TILE = 16,    /* rows of one sequence that share decoded cache blocks */
@@ -48,13 +48,6 @@ struct ops_backend {
     cpu_linear head;
     float *final_gain; /* [hidden] */
     float *frequency;  /* [rotary_dim / 2] */
-};
-
-struct ops_cache {
-    ops_backend *backend;
-    cache_layout layout; /* own copy of the arrays */
-    int32_t blocks;
-    uint8_t *data; /* [blocks, row_bytes] */
 };
 
 /* Rows [first, first + count) of one sequence, at most ROW_TILE. */

@@ -74,84 +74,16 @@ static hy_status cpu_open(const ops_model *model, const ops_options *options, op
 
 /* ---- Cache ------------------------------------------------------------------------------------------------------- */
 
-static void cache_close(ops_cache *cache)
-{
-    if (!cache) return;
-    cache_layout_free(&cache->layout);
-    memory_free(cache->data);
-    memory_free(cache);
-}
-
-static size_t *copy_offsets(const size_t *offsets, int layers)
-{
-    size_t *copy = memory_alloc((size_t)layers, sizeof *copy);
-    if (copy) memcpy(copy, offsets, (size_t)layers * sizeof *copy);
-    return copy;
-}
-
 static hy_status cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **out,
                             hy_error *err)
 {
-    assert(blocks > 0 && layout->layers == backend->model->layers && layout->head_dim == backend->model->head_dim);
+    assert(layout->layers == backend->model->layers && layout->head_dim == backend->model->head_dim);
     if (layout->main == CACHE_FP32 || layout->index == CACHE_FP32)
         return error_set(err, HY_UNSUPPORTED, "the cpu backend has no fp32 cache: choose bf16, fp8 or nvfp4");
-    ops_cache *cache = memory_zeroed(1, sizeof *cache);
-    if (!cache) return error_memory(err, "a cache", sizeof *cache);
-    *cache = (ops_cache){.backend = backend, .layout = *layout, .blocks = blocks};
-    cache->layout.main_offset = copy_offsets(layout->main_offset, layout->layers);
-    cache->layout.index_offset = copy_offsets(layout->index_offset, layout->layers);
-    cache->data = memory_alloc((size_t)blocks, layout->row_bytes);
-    if (!cache->layout.main_offset || !cache->layout.index_offset || !cache->data) {
-        cache_close(cache);
-        return error_memory(err, "the cache", (size_t)blocks * layout->row_bytes);
-    }
-    *out = cache;
-    return HY_OK;
-}
-
-static uint8_t *cache_bytes(ops_cache *cache, int32_t block, size_t offset, size_t bytes)
-{
-    assert(block >= 0 && block < cache->blocks);
-    assert(offset <= cache->layout.row_bytes && bytes <= cache->layout.row_bytes - offset);
-    return cache->data + (size_t)block * cache->layout.row_bytes + offset;
-}
-
-static void cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
-{
-    memcpy(out, cache_bytes(cache, block, offset, bytes), bytes);
-}
-
-static void cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in)
-{
-    memcpy(cache_bytes(cache, block, offset, bytes), in, bytes);
-}
-
-static void cache_copy(ops_cache *cache, int32_t from, int32_t to)
-{
-    size_t bytes = cache->layout.row_bytes;
-    if (from != to) memcpy(cache_bytes(cache, to, 0, bytes), cache_bytes(cache, from, 0, bytes), bytes);
+    return host_cache_open(backend, layout, blocks, false, out, err);
 }
 
 /* ---- Step memory ------------------------------------------------------------------------------------------------- */
-
-/* One array: [rows, columns] of `size` bytes. */
-typedef struct array {
-    void *at; /* address of the pointer */
-    size_t rows, columns, size;
-} array;
-
-static hy_status allocate(const array *arrays, size_t n, hy_error *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        size_t count = SIZE_MAX;
-        void *memory = NULL;
-        if (size_mul(arrays[i].rows, arrays[i].columns, &count))
-            memory = memory_zeroed(count ? count : 1, arrays[i].size);
-        if (!memory) return error_memory(err, "the tensors of a step", count);
-        memcpy(arrays[i].at, &memory, sizeof memory);
-    }
-    return HY_OK;
-}
 
 static hy_status open_tensors(ops_step *s, hy_error *err)
 {
@@ -162,7 +94,7 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
     size_t f = sizeof(float), i = sizeof(int32_t);
     size_t moe = per_token * (size_t)m->expert_width + (size_t)m->shared_width, dense = (size_t)m->dense_width;
     bool fp4 = s->backend->options.activation == MOE_ACTIVATION_NVFP4;
-    const array arrays[] = {
+    const host_array arrays[] = {
         {&s->tiles, rows, 1, sizeof *s->tiles},
         {&s->x, rows, hidden, f},
         {&s->h, rows, hidden, f},
@@ -190,14 +122,14 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         {&s->logit_row, (size_t)s->limits.logit_rows, 1, i},
         {&s->worker, (size_t)s->workers, 1, sizeof *s->worker},
     };
-    return allocate(arrays, sizeof arrays / sizeof *arrays, err);
+    return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
 }
 
 static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
 {
     const ops_model *m = step->backend->model;
     size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim, widest = dim > index_dim ? dim : index_dim;
-    const array arrays[] = {
+    const host_array arrays[] = {
         {&w->product.decoded, PRODUCT_DECODED, 1, sizeof(float)},
         {&w->product.sums, PRODUCT_SUMS, 1, sizeof(float)},
         {&w->keys, CACHE_BLOCK, widest, sizeof(float)},
@@ -209,7 +141,7 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
         {&w->bytes, index_dim / 64 + 1, 33 * LINE, 1}, /* bf16: 32 lines for 64 dims */
         {&w->sample, sample_scratch_bytes(m->vocab), 1, 1},
     };
-    return allocate(arrays, sizeof arrays / sizeof *arrays, err);
+    return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
 }
 
 static void step_close(ops_step *s)
@@ -272,43 +204,6 @@ static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_s
 
 /* ---- The rows of a step ------------------------------------------------------------------------------------------ */
 
-/* What a replay imposes must be such that the row could have chosen it. */
-static hy_status check_replay(const ops_step *step, const ops_rows *rows, int32_t t, hy_error *err)
-{
-    const ops_model *m = step->backend->model;
-    int64_t blocks = (int64_t)m->index_heads * m->index_top;
-    for (int64_t l = 0; l < m->layers; l++) {
-        for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
-            int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
-            if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
-                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b,
-                                 (int)l, rows->position[t]);
-        }
-        for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
-            int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
-            if (e < 0 || e >= m->experts)
-                return error_set(err, HY_BAD_INPUT, "replayed expert %d of layer %d is outside 0..%d", e, (int)l,
-                                 m->experts - 1);
-        }
-    }
-    return HY_OK;
-}
-
-static hy_status check_row(const ops_step *step, const ops_rows *rows, int32_t t, hy_error *err)
-{
-    const ops_model *m = step->backend->model;
-    if (rows->sequence[t] < 0) return HY_OK;
-    if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
-        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t],
-                         m->vocab - 1);
-    if (rows->position[t] < 0 || rows->position[t] >= step->limits.positions)
-        return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", rows->position[t],
-                         step->limits.positions);
-    assert(rows->sequence[t] < rows->sequences && rows->position[t] / CACHE_BLOCK < rows->block_table_stride);
-    assert(rows->slot[t] < (int64_t)step->cache->blocks * CACHE_BLOCK);
-    return check_replay(step, rows, t, err);
-}
-
 /* Runs of neighbouring rows of one sequence, cut into tiles. Only the last row's blocks need checking: it sees the
  * most. */
 static void make_tiles(ops_step *step)
@@ -358,7 +253,7 @@ static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
     step->logit_rows = step->tile_count = 0;
     assert(rows->count <= step->limits.rows);
     for (int32_t t = 0; t < rows->count; t++) {
-        if (check_row(step, rows, t, &step->error) != HY_OK) {
+        if (host_check_row(step->backend->model, &step->limits, cache, rows, t, &step->error) != HY_OK) {
             step->rows.count = step->logit_rows = 0; /* the operations that follow do nothing */
             return;
         }
@@ -503,10 +398,10 @@ const hy_ops ops_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .cache_open = cache_open,
-    .cache_close = cache_close,
-    .cache_read = cache_read,
-    .cache_write = cache_write,
-    .cache_copy = cache_copy,
+    .cache_close = host_cache_close,
+    .cache_read = host_cache_read,
+    .cache_write = host_cache_write,
+    .cache_copy = host_cache_copy,
     .step_open = step_open,
     .step_close = step_close,
     .begin = begin,

@@ -17,7 +17,7 @@
 #ifndef HAYATE_BACKEND_REFERENCE_H
 #define HAYATE_BACKEND_REFERENCE_H
 
-#include "backend/ops.h"
+#include "backend/host.h"
 
 enum {
     REFERENCE_TILE = 16,  /* outputs that a dot product makes side by side, each a chain of its own */
@@ -30,13 +30,6 @@ struct ops_backend {
     float *frequency; /* [rotary_dim / 2] */
     size_t max_width; /* inputs of the widest projection */
     int workers;
-};
-
-struct ops_cache {
-    ops_backend *backend;
-    cache_layout layout; /* own copy */
-    int32_t blocks;
-    uint8_t *data; /* [blocks, row_bytes] */
 };
 
 /* A block that may be selected. */

@@ -89,61 +89,12 @@ static hy_status reference_open(const ops_model *model, const ops_options *optio
 
 /* ---- Cache ---------------------------------------------------------------------------------------------------- */
 
-static void cache_close(ops_cache *cache)
-{
-    if (!cache) return;
-    cache_layout_free(&cache->layout);
-    memory_free(cache->data);
-    memory_free(cache);
-}
-
-static size_t *copy_offsets(const size_t *offsets, int layers)
-{
-    size_t *copy = memory_alloc((size_t)layers, sizeof *copy);
-    if (copy) memcpy(copy, offsets, (size_t)layers * sizeof *copy);
-    return copy;
-}
-
 static hy_status cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **out,
                             hy_error *err)
 {
-    assert(blocks > 0 && layout->layers == backend->model->layers);
-    ops_cache *cache = memory_zeroed(1, sizeof *cache);
-    if (!cache) return error_memory(err, "a cache", sizeof *cache);
-    *cache = (ops_cache){.backend = backend, .layout = *layout, .blocks = blocks};
-    cache->layout.main_offset = copy_offsets(layout->main_offset, layout->layers);
-    cache->layout.index_offset = copy_offsets(layout->index_offset, layout->layers);
+    assert(layout->layers == backend->model->layers);
     /* Zeroed, so that tokens which no row may see yet decode to numbers. */
-    cache->data = memory_zeroed((size_t)blocks, layout->row_bytes);
-    if (!cache->layout.main_offset || !cache->layout.index_offset || !cache->data) {
-        cache_close(cache);
-        return error_memory(err, "the cache", (size_t)blocks * layout->row_bytes);
-    }
-    *out = cache;
-    return HY_OK;
-}
-
-static uint8_t *cache_bytes(ops_cache *cache, int32_t block, size_t offset, size_t bytes)
-{
-    assert(block >= 0 && block < cache->blocks);
-    assert(offset <= cache->layout.row_bytes && bytes <= cache->layout.row_bytes - offset);
-    return cache->data + (size_t)block * cache->layout.row_bytes + offset;
-}
-
-static void cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
-{
-    memcpy(out, cache_bytes(cache, block, offset, bytes), bytes);
-}
-
-static void cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in)
-{
-    memcpy(cache_bytes(cache, block, offset, bytes), in, bytes);
-}
-
-static void cache_copy(ops_cache *cache, int32_t from, int32_t to)
-{
-    size_t bytes = cache->layout.row_bytes;
-    if (from != to) memcpy(cache_bytes(cache, to, 0, bytes), cache_bytes(cache, from, 0, bytes), bytes);
+    return host_cache_open(backend, layout, blocks, true, out, err);
 }
 
 /* ---- Step ----------------------------------------------------------------------------------------------------- */
@@ -182,11 +133,6 @@ static void step_close(ops_step *step)
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);
 }
 
-typedef struct step_array {
-    void **at;
-    size_t rows, columns, size;
-} step_array;
-
 static hy_status step_arrays(ops_step *s, hy_error *err)
 {
     const ops_model *m = s->backend->model;
@@ -197,42 +143,36 @@ static hy_status step_arrays(ops_step *s, hy_error *err)
     size_t wide = larger(larger((size_t)m->expert_width, (size_t)m->shared_width), (size_t)m->dense_width);
     s->scratch_floats = larger(larger(reference_linear_scratch(s->backend), reference_index_scratch(s->backend)),
                                reference_attention_scratch(s->backend));
-    const step_array arrays[] = {
-        {(void **)&s->x, rows, hidden, f},
-        {(void **)&s->normed, rows, hidden, f},
-        {(void **)&s->cosine, rows, pairs, f},
-        {(void **)&s->sine, rows, pairs, f},
-        {(void **)&s->q, rows, q, f},
-        {(void **)&s->k, rows, kv, f},
-        {(void **)&s->v, rows, kv, f},
-        {(void **)&s->index_q, rows, index_heads * (size_t)m->index_dim, f},
-        {(void **)&s->index_k, rows, (size_t)m->index_dim, f},
-        {(void **)&s->scores, rows, index_heads * (size_t)s->max_blocks, f},
-        {(void **)&s->candidates, rows, REFERENCE_PARTS * index_heads * top, sizeof *s->candidates},
-        {(void **)&s->blocks, rows, index_heads * top, i},
-        {(void **)&s->attention, rows, q, f},
-        {(void **)&s->h, rows, hidden, f},
-        {(void **)&s->router, rows, (size_t)m->experts, f},
-        {(void **)&s->routes, rows, routes, i},
-        {(void **)&s->route_weights, rows, routes, f},
-        {(void **)&s->members, rows, 1, i},
-        {(void **)&s->member_factor, rows, 1, f},
-        {(void **)&s->gathered, rows, hidden, f},
-        {(void **)&s->gate, rows, wide, f},
-        {(void **)&s->up, rows, wide, f},
-        {(void **)&s->y, rows, hidden, f},
-        {(void **)&s->sum, rows, hidden, f},
-        {(void **)&s->logits, logit_rows, (size_t)m->vocab, f},
-        {(void **)&s->scratch, (size_t)s->backend->workers, s->scratch_floats, f},
+    const host_array arrays[] = {
+        {&s->x, rows, hidden, f},
+        {&s->normed, rows, hidden, f},
+        {&s->cosine, rows, pairs, f},
+        {&s->sine, rows, pairs, f},
+        {&s->q, rows, q, f},
+        {&s->k, rows, kv, f},
+        {&s->v, rows, kv, f},
+        {&s->index_q, rows, index_heads * (size_t)m->index_dim, f},
+        {&s->index_k, rows, (size_t)m->index_dim, f},
+        {&s->scores, rows, index_heads * (size_t)s->max_blocks, f},
+        {&s->candidates, rows, REFERENCE_PARTS * index_heads * top, sizeof *s->candidates},
+        {&s->blocks, rows, index_heads * top, i},
+        {&s->attention, rows, q, f},
+        {&s->h, rows, hidden, f},
+        {&s->router, rows, (size_t)m->experts, f},
+        {&s->routes, rows, routes, i},
+        {&s->route_weights, rows, routes, f},
+        {&s->members, rows, 1, i},
+        {&s->member_factor, rows, 1, f},
+        {&s->gathered, rows, hidden, f},
+        {&s->gate, rows, wide, f},
+        {&s->up, rows, wide, f},
+        {&s->y, rows, hidden, f},
+        {&s->sum, rows, hidden, f},
+        {&s->logits, logit_rows, (size_t)m->vocab, f},
+        {&s->scratch, (size_t)s->backend->workers, s->scratch_floats, f},
         {&s->sample_scratch, 1, sample_scratch_bytes(m->vocab), 1},
     };
-    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) {
-        size_t count = SIZE_MAX;
-        if (size_mul(arrays[n].rows, arrays[n].columns, &count))
-            *arrays[n].at = memory_zeroed(count ? count : 1, arrays[n].size);
-        if (!*arrays[n].at) return error_memory(err, "the tensors of a step", count);
-    }
-    return HY_OK;
+    return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
 }
 
 static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_step **out, hy_error *err)
@@ -252,49 +192,6 @@ static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_s
     return HY_OK;
 }
 
-/* What a replay imposes must be such that the row could have chosen it. */
-static hy_status check_replay(const ops_step *step, const ops_rows *rows, int32_t t, hy_error *err)
-{
-    const ops_model *m = step->backend->model;
-    int64_t blocks = (int64_t)m->index_heads * m->index_top;
-    for (int64_t l = 0; l < m->layers; l++) {
-        for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
-            int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
-            if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
-                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b,
-                                 (int)l, rows->position[t]);
-        }
-        for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
-            int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
-            if (e < 0 || e >= m->experts)
-                return error_set(err, HY_BAD_INPUT, "replayed expert %d of layer %d is outside 0..%d", e, (int)l,
-                                 m->experts - 1);
-        }
-    }
-    return HY_OK;
-}
-
-static hy_status check_row(const ops_step *step, const ops_cache *cache, const ops_rows *rows, int32_t t, hy_error *err)
-{
-    const ops_model *m = step->backend->model;
-    if (rows->sequence[t] < 0) return HY_OK;
-    int32_t position = rows->position[t], blocks = position / CACHE_BLOCK + 1;
-    if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
-        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t],
-                         m->vocab - 1);
-    if (position < 0 || position >= step->limits.positions)
-        return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", position,
-                         step->limits.positions);
-    assert(rows->sequence[t] < rows->sequences && blocks <= rows->block_table_stride);
-    assert(rows->slot[t] < (int64_t)cache->blocks * CACHE_BLOCK);
-    for (int32_t b = 0; b < blocks; b++) {
-        int32_t block = rows->block_table[(int64_t)rows->sequence[t] * rows->block_table_stride + b];
-        assert(block >= 0 && block < cache->blocks);
-        (void)block;
-    }
-    return check_replay(step, rows, t, err);
-}
-
 static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
 {
     step->error = (hy_error){0};
@@ -304,7 +201,7 @@ static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
     assert(rows->count <= step->limits.rows);
     for (int32_t t = 0; t < rows->count; t++) {
         step->logit_rows += (rows->flags[t] & ROW_LOGITS) != 0;
-        if (check_row(step, cache, rows, t, &step->error) == HY_OK) continue;
+        if (host_check_row(step->backend->model, &step->limits, cache, rows, t, &step->error) == HY_OK) continue;
         step->rows.count = step->logit_rows = 0; /* the operations that follow do nothing */
         return;
     }
@@ -402,10 +299,10 @@ const hy_ops ops_reference = {
     .open = reference_open,
     .close = reference_close,
     .cache_open = cache_open,
-    .cache_close = cache_close,
-    .cache_read = cache_read,
-    .cache_write = cache_write,
-    .cache_copy = cache_copy,
+    .cache_close = host_cache_close,
+    .cache_read = host_cache_read,
+    .cache_write = host_cache_write,
+    .cache_copy = host_cache_copy,
     .step_open = step_open,
     .step_close = step_close,
     .begin = begin,

@@ -1,0 +1,118 @@
+#include "backend/host.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+
+/* ---- Cache ------------------------------------------------------------------------------------------------------- */
+
+void host_cache_close(ops_cache *cache)
+{
+    if (!cache) return;
+    cache_layout_free(&cache->layout);
+    memory_free(cache->data);
+    memory_free(cache);
+}
+
+static size_t *copy_offsets(const size_t *offsets, int layers)
+{
+    size_t *copy = memory_alloc((size_t)layers, sizeof *copy);
+    if (copy) memcpy(copy, offsets, (size_t)layers * sizeof *copy);
+    return copy;
+}
+
+hy_status host_cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, bool zeroed,
+                          ops_cache **out, hy_error *err)
+{
+    assert(blocks > 0);
+    ops_cache *cache = memory_zeroed(1, sizeof *cache);
+    if (!cache) return error_memory(err, "a cache", sizeof *cache);
+    *cache = (ops_cache){.backend = backend, .layout = *layout, .blocks = blocks};
+    cache->layout.main_offset = copy_offsets(layout->main_offset, layout->layers);
+    cache->layout.index_offset = copy_offsets(layout->index_offset, layout->layers);
+    cache->data = (zeroed ? memory_zeroed : memory_alloc)((size_t)blocks, layout->row_bytes);
+    if (!cache->layout.main_offset || !cache->layout.index_offset || !cache->data) {
+        host_cache_close(cache);
+        return error_memory(err, "the cache", (size_t)blocks * layout->row_bytes);
+    }
+    *out = cache;
+    return HY_OK;
+}
+
+static uint8_t *cache_bytes(ops_cache *cache, int32_t block, size_t offset, size_t bytes)
+{
+    assert(block >= 0 && block < cache->blocks);
+    assert(offset <= cache->layout.row_bytes && bytes <= cache->layout.row_bytes - offset);
+    return cache->data + (size_t)block * cache->layout.row_bytes + offset;
+}
+
+void host_cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
+{
+    memcpy(out, cache_bytes(cache, block, offset, bytes), bytes);
+}
+
+void host_cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in)
+{
+    memcpy(cache_bytes(cache, block, offset, bytes), in, bytes);
+}
+
+void host_cache_copy(ops_cache *cache, int32_t from, int32_t to)
+{
+    size_t bytes = cache->layout.row_bytes;
+    if (from != to) memcpy(cache_bytes(cache, to, 0, bytes), cache_bytes(cache, from, 0, bytes), bytes);
+}
+
+/* ---- Arrays ------------------------------------------------------------------------------------------------------ */
+
+hy_status host_arrays_open(const host_array *arrays, size_t n, hy_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t count = SIZE_MAX;
+        void *memory = NULL;
+        if (size_mul(arrays[i].rows, arrays[i].columns, &count))
+            memory = memory_zeroed(count ? count : 1, arrays[i].size);
+        if (!memory) return error_memory(err, "the tensors of a step", count);
+        memcpy(arrays[i].at, &memory, sizeof memory);
+    }
+    return HY_OK;
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+/* What a replay imposes must be such that the row could have chosen it. */
+static hy_status check_replay(const ops_model *m, const ops_rows *rows, int32_t t, hy_error *err)
+{
+    int64_t blocks = (int64_t)m->index_heads * m->index_top;
+    for (int64_t l = 0; l < m->layers; l++) {
+        for (int64_t i = 0; i < blocks && rows->flags[t] & ROW_REPLAY_BLOCKS && m->layer[l].sparse; i++) {
+            int32_t b = rows->replay_blocks[(l * rows->count + t) * blocks + i];
+            if (b < -1 || b > rows->position[t] / CACHE_BLOCK)
+                return error_set(err, HY_BAD_INPUT, "replayed block %d of layer %d is not visible at position %d", b,
+                                 (int)l, rows->position[t]);
+        }
+        for (int i = 0; i < m->experts_per_token && rows->flags[t] & ROW_REPLAY_ROUTES && m->layer[l].moe; i++) {
+            int32_t e = rows->replay_routes[(l * rows->count + t) * m->experts_per_token + i];
+            if (e < 0 || e >= m->experts)
+                return error_set(err, HY_BAD_INPUT, "replayed expert %d of layer %d is outside 0..%d", e, (int)l,
+                                 m->experts - 1);
+        }
+    }
+    return HY_OK;
+}
+
+hy_status host_check_row(const ops_model *m, const ops_limits *limits, const ops_cache *cache, const ops_rows *rows,
+                         int32_t t, hy_error *err)
+{
+    if (rows->sequence[t] < 0) return HY_OK;
+    if (rows->token[t] < 0 || rows->token[t] >= m->vocab)
+        return error_set(err, HY_BAD_INPUT, "token id %d is outside the vocabulary 0..%d", rows->token[t],
+                         m->vocab - 1);
+    if (rows->position[t] < 0 || rows->position[t] >= limits->positions)
+        return error_set(err, HY_NO_FIT, "position %d is beyond the %d that the step was opened for", rows->position[t],
+                         limits->positions);
+    assert(rows->sequence[t] < rows->sequences && rows->position[t] / CACHE_BLOCK < rows->block_table_stride);
+    assert(rows->slot[t] < (int64_t)cache->blocks * CACHE_BLOCK);
+    return check_replay(m, rows, t, err);
+}

@@ -1,0 +1,40 @@
+/*
+ * What backends in host memory share: the cache, the arrays of a step, and the check of a step's rows.
+ * Private to src/backend.
+ */
+#ifndef HAYATE_BACKEND_HOST_H
+#define HAYATE_BACKEND_HOST_H
+
+#include "backend/ops.h"
+
+struct ops_cache {
+    ops_backend *backend; /* borrowed; host.c does not look into it */
+    cache_layout layout; /* own copy of the arrays */
+    int32_t blocks;
+    uint8_t *data; /* [blocks, row_bytes] */
+};
+
+/* `zeroed`: tokens that were never written read as zeros; otherwise the memory is taken as its pages are touched. */
+hy_status host_cache_open(ops_backend *backend, const cache_layout *layout, int32_t blocks, bool zeroed,
+                          ops_cache **cache, hy_error *err);
+/* These four are entries of hy_ops. */
+void host_cache_close(ops_cache *cache);
+void host_cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out);
+void host_cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in);
+void host_cache_copy(ops_cache *cache, int32_t from, int32_t to);
+
+/* One array of a step: [rows, columns] of `size` bytes. */
+typedef struct host_array {
+    void *at; /* address of the pointer that takes it */
+    size_t rows, columns, size;
+} host_array;
+
+/* Allocates zeroed arrays, each of at least one element; memory_free them one by one. On failure those that were made
+ * stay in their pointers and the others are untouched. */
+hy_status host_arrays_open(const host_array *arrays, size_t count, hy_error *err);
+
+/* A row's token, position, cache blocks and what it replays. HY_BAD_INPUT, or HY_NO_FIT for a position beyond `limits`. */
+hy_status host_check_row(const ops_model *model, const ops_limits *limits, const ops_cache *cache, const ops_rows *rows,
+                         int32_t t, hy_error *err);
+
+#endif
