@@ -62,7 +62,8 @@ hy_status output_open(const char *folder, output **out, hy_error *err)
         hy_status s = HY_OK;
         bool refused = e == EROFS || e == ENOSPC || e == EACCES || e == EPERM || e == EDQUOT || e == EIO;
         if (e != EEXIST)
-            s = error_at(err, refused ? HY_FAILED : HY_USAGE, folder, "cannot make the folder %s: %s", folder, strerror(e));
+            s = error_at(err, refused ? HY_FAILED : HY_USAGE, folder, "cannot make the folder %s: %s", folder,
+                         strerror(e));
         else if (!file_is_folder(folder))
             s = error_at(err, HY_USAGE, folder, "%s exists and is not a folder", folder);
         else if (!folder_empty(folder))
@@ -95,8 +96,8 @@ hy_status output_check_space(const output *o, uint64_t bytes, hy_error *err)
         return HY_OK;
     bool large = bytes >= 1000000000; /* below that in MB, so that small disks do not read as 0.00 GB */
     return error_at(err, HY_NO_FIT, o->folder, "%s needs %.2f %s, but its file system has only %.2f %s free", o->folder,
-                    (double)bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB",
-                    (double)free_bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+                    (double)bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB", (double)free_bytes / (large ? 1e9 : 1e6),
+                    large ? "GB" : "MB");
 }
 
 /* Joins a name to the folder and remembers the path for output_abort. */
