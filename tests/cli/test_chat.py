@@ -159,6 +159,15 @@ class Terminal:
 
 
 class OnATerminal(Base):
+    def setUp(self):
+        super().setUp()
+        try:
+            ends = os.openpty()
+        except OSError as e:
+            self.skipTest(f"no pseudo terminal can be had here: {e}")
+        for end in ends:
+            os.close(end)
+
     def test_session(self):
         with tempfile.TemporaryDirectory() as home:
             t = Terminal(home, "chat", self.model, "--ignore-eos", "--temperature", "0")
