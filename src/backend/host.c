@@ -6,6 +6,28 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+/* ---- Model ------------------------------------------------------------------------------------------------------- */
+
+hy_status host_check_model(const char *backend, const ops_model *m, const ops_options *o, hy_error *err)
+{
+    bool sparse = false;
+    for (int l = 0; l < m->layers; l++) sparse |= m->layer[l].sparse;
+    if (o->shard.ranks > 1)
+        return error_set(err, HY_UNSUPPORTED, "the %s backend runs on one rank, not %d", backend, o->shard.ranks);
+    if (m->heads % m->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d query heads cannot share %d KV heads evenly", m->heads, m->kv_heads);
+    if (sparse && m->index_heads != m->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each",
+                         m->index_heads, m->kv_heads);
+    if (m->rotary_dim % 2 || m->rotary_dim > m->head_dim || (sparse && m->rotary_dim > m->index_dim))
+        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim,
+                         m->head_dim);
+    if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
+        return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
+                         m->hidden, m->expert_width);
+    return HY_OK;
+}
+
 /* ---- Cache ------------------------------------------------------------------------------------------------------- */
 
 void host_cache_close(ops_cache *cache)

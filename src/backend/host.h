@@ -1,11 +1,15 @@
 /*
- * What backends in host memory share: the cache, the arrays of a step, and the check of a step's rows.
+ * What backends in host memory share: the checks of a model and of a step's rows, the cache, the arrays of a step.
  * Private to src/backend.
  */
 #ifndef HAYATE_BACKEND_HOST_H
 #define HAYATE_BACKEND_HOST_H
 
 #include "backend/ops.h"
+
+/* What neither host backend can do, for its `open`: more than one rank, heads that do not share evenly, a rotary dim that
+ * does not fit, widths that NVFP4 activations cannot have. HY_UNSUPPORTED; `backend` is the name in messages. */
+hy_status host_check_model(const char *backend, const ops_model *model, const ops_options *options, hy_error *err);
 
 struct ops_cache {
     ops_backend *backend; /* borrowed; host.c does not look into it */

@@ -57,8 +57,7 @@ struct chat {
 
 void chat_random_id(char out[33])
 {
-    uint64_t a = (uint64_t)random_seed() * 0x9E3779B97F4A7C15u ^ (uint64_t)clock(), b = (uint64_t)random_seed();
-    snprintf(out, 33, "%016llx%016llx", (unsigned long long)(a ^ b << 1), (unsigned long long)b);
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)random_seed(), (unsigned long long)random_seed());
 }
 
 static void chat_free(chat *c)

@@ -38,26 +38,6 @@ static size_t widest(const ops_model *m)
     return most;
 }
 
-static hy_status check_model(const ops_model *m, const ops_options *o, hy_error *err)
-{
-    bool sparse = false;
-    for (int l = 0; l < m->layers; l++) sparse |= m->layer[l].sparse;
-    if (o->shard.ranks > 1)
-        return error_set(err, HY_UNSUPPORTED, "the reference backend runs on one rank, not %d", o->shard.ranks);
-    if (m->heads % m->kv_heads)
-        return error_set(err, HY_UNSUPPORTED, "%d query heads cannot share %d KV heads evenly", m->heads, m->kv_heads);
-    if (sparse && m->index_heads != m->kv_heads)
-        return error_set(err, HY_UNSUPPORTED, "%d index heads for %d KV heads: there must be one for each",
-                         m->index_heads, m->kv_heads);
-    if (m->rotary_dim % 2 || m->rotary_dim > m->head_dim || (sparse && m->rotary_dim > m->index_dim))
-        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit heads of %d", m->rotary_dim,
-                         m->head_dim);
-    if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
-        return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
-                         m->hidden, m->expert_width);
-    return HY_OK;
-}
-
 static void reference_close(ops_backend *b)
 {
     if (!b) return;
@@ -67,7 +47,7 @@ static void reference_close(ops_backend *b)
 
 static hy_status reference_open(const ops_model *model, const ops_options *options, ops_backend **out, hy_error *err)
 {
-    hy_status status = check_model(model, options, err);
+    hy_status status = host_check_model("reference", model, options, err);
     if (status != HY_OK) return status;
     size_t pairs = (size_t)model->rotary_dim / 2;
     ops_backend *b = memory_zeroed(1, sizeof *b);
