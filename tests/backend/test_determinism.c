@@ -50,7 +50,7 @@ enum { SEQUENCES = 4 };
 static const int lengths[SEQUENCES] = {580, 129, 1, 140};
 
 typedef struct outcome {
-    float *logits; /* [SEQUENCES] of the last position, [vocab] each */
+    float *logits;  /* [SEQUENCES] of the last position, [vocab] each */
     uint8_t *cache; /* the blocks of all sequences in order */
     size_t cache_bytes;
 } outcome;
@@ -99,10 +99,11 @@ static void keep_logits(const bench *b, outcome *o, const step_rows *rows, const
 }
 
 typedef struct run {
-    int workers, chunk; /* rows of one sequence in a step */
-    bool together;      /* all sequences in each step, else one after the other */
-    int garbage;        /* what the cache holds before */
+    int workers, chunk;         /* rows of one sequence in a step */
+    bool together;              /* all sequences in each step, else one after the other */
+    int garbage;                /* what the cache holds before */
     const cpu_kernels *kernels; /* NULL: the best */
+    const cpu_blocks *blocks;
     cache_format main, index;
     moe_activation activation;
 } run;
@@ -112,6 +113,7 @@ static outcome go(const random_model *m, const run *how)
     bench b;
     bench_open(&b, &ops_cpu, m, how->main, how->index, (ops_options){.activation = how->activation}, how->workers);
     if (how->kernels) b.backend->kernels = how->kernels;
+    if (how->blocks) b.backend->blocks = how->blocks;
     bench_fill(&b, how->garbage);
     size_t vocab = (size_t)m->ops.vocab;
     outcome o = {.logits = calloc(SEQUENCES * vocab, sizeof(float))};
@@ -209,15 +211,25 @@ static void instruction_sets(void **state)
 {
     (void)state;
     const cpu_kernels *all[4];
-    int n = cpu_kernels_all(all);
+    const cpu_blocks *blocks[4];
+    int n = cpu_kernels_all(all), block_sets = cpu_blocks_all(blocks), most = n > block_sets ? n : block_sets;
     static const model_kind *const kinds[] = {&plain_kind, &quantised_kind};
     for (int k = 0; k < 2; k++) {
-        run base = {.workers = 2, .chunk = 60, .together = true, .kernels = all[0],
-                    .main = k ? CACHE_NVFP4 : CACHE_BF16, .index = k ? CACHE_NVFP4 : CACHE_FP8,
+        run base = {.workers = 2,
+                    .chunk = 60,
+                    .together = true,
+                    .kernels = all[0],
+                    .blocks = blocks[0],
+                    .main = k ? CACHE_NVFP4 : CACHE_BF16,
+                    .index = k ? CACHE_NVFP4 : CACHE_FP8,
                     .activation = k ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE};
         run others[4];
-        for (int i = 1; i < n; i++) others[i - 1] = base, others[i - 1].kernels = all[i];
-        compare_runs(kinds[k], base, others, n - 1);
+        for (int i = 1; i < most; i++) {
+            others[i - 1] = base;
+            others[i - 1].kernels = all[i < n ? i : n - 1];
+            others[i - 1].blocks = blocks[i < block_sets ? i : block_sets - 1];
+        }
+        compare_runs(kinds[k], base, others, most - 1);
     }
 }
 
@@ -290,11 +302,8 @@ static void nothing_to_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(poisoned_row),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(batch_chunks_and_threads),
-        cmocka_unit_test(row_by_row),
-        cmocka_unit_test(instruction_sets),
+        cmocka_unit_test(poisoned_row), cmocka_unit_test(nothing_to_do),    cmocka_unit_test(batch_chunks_and_threads),
+        cmocka_unit_test(row_by_row),   cmocka_unit_test(instruction_sets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w
         }
         int64_t visible = step->rows.position[tile->first + r] + 1 - begin;
         if (visible <= 0) continue;
-        backend->kernels->attend_block(w->query + (size_t)r * (size_t)dim * LANES, w->keys, w->values,
+        backend->blocks->attend_block(w->query + (size_t)r * (size_t)dim * LANES, w->keys, w->values,
                                        visible < CACHE_BLOCK ? (int)visible : CACHE_BLOCK, dim, scale, &w->state[r],
                                        w->out + (size_t)r * (size_t)dim * LANES, w->block);
     }

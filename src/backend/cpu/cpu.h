@@ -4,7 +4,8 @@
  *     step.c      opening, closing, cache memory, the rows of a step, named tensors, embedding, head, sampling
  *     weights.c   packed weights of the layers
  *     linear.c    packing and products
- *     kernels.c, kernels_*  inner loops, in variants per instruction set with the same bits
+ *     kernels.c, kernels_*, blocks.c, blocks_*  inner loops (those over cache blocks apart), in variants per instruction
+ *                 set with the same bits
  *     project.c   attend_in, attend_out
  *     cache_rows.c  keys and values into cache blocks and back
  *     index.c     block scores and selection
@@ -17,6 +18,7 @@
 #ifndef HAYATE_BACKEND_CPU_CPU_H
 #define HAYATE_BACKEND_CPU_CPU_H
 
+#include "backend/cpu/blocks.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
 #include "backend/host.h"
@@ -42,6 +44,7 @@ struct ops_backend {
     const ops_model *model; /* borrowed */
     ops_options options;
     const cpu_kernels *kernels;
+    const cpu_blocks *blocks;
     threads *pool;    /* borrowed, or own_pool */
     threads *own_pool; /* of one worker, where the caller gave none */
     cpu_layer *layer; /* [layers] */

@@ -1,5 +1,5 @@
 /*
- * The inner loops of the cpu backend: decoding of packed weights, products, one block of attention, activations.
+ * The inner loops of the cpu backend: decoding of packed weights, products, activations.
  *
  * Every loop works on 16 independent lanes (16 outputs, 16 query heads, 16 tokens), so that a sum over K is one chain
  * in ascending K whatever the vector length of the machine. No multiplication is fused with an addition. Therefore all
@@ -18,15 +18,11 @@ enum {
     LANES = 16,
     MAX_PANELS = 4, /* panels of one product */
     LINE = 64,      /* bytes of 16 lanes */
-    MXFP8_UNIT = 128, MXFP8_UNIT_LINES = 33,
-    NVFP4_UNIT = 64, NVFP4_UNIT_LINES = 9,
+    MXFP8_UNIT = 128,
+    MXFP8_UNIT_LINES = 33,
+    NVFP4_UNIT = 64,
+    NVFP4_UNIT_LINES = 9,
 };
-
-/* Softmax state of 16 query heads over the blocks seen so far. */
-typedef struct cpu_softmax {
-    float max[LANES]; /* M, -inf before the first block */
-    float sum[LANES]; /* L */
-} cpu_softmax;
 
 typedef struct cpu_kernels {
     const char *name; /* "avx512", "avx2", "portable" */
@@ -51,15 +47,6 @@ typedef struct cpu_kernels {
      * w [panels][stride/16][16]. */
     void (*product)(const float *const *x, int rows, const float *w, size_t stride, int panels, int k,
                     float *acc /* [rows][panels][16] */);
-
-    /*
-     * One block of one query row for 16 heads that share a KV head, folded into the state:
-     *     s_t = scale * q.k_t;  m_b = max s;  e_t = exp(s_t - m_b);  l_b = sum e;  o_b = sum bf16(e_t) v_t, t ascending
-     *     m = max(M, m_b);  L = L e^(M-m) + l_b e^(m_b-m);  O likewise;  M = m
-     * q [dim][16], k and v [tokens][dim], out O [dim][16]; scratch [128 + dim][16].
-     */
-    void (*attend_block)(const float *q, const float *k, const float *v, int tokens, int dim, float scale,
-                         cpu_softmax *state, float *out, float *scratch);
 
     /* bf16( (u + 1) g sigmoid(alpha g) ), g = min(gate, limit), u = clamp(up, -limit, limit), of 16 values. */
     void (*swiglu)(const float *gate, const float *up, float alpha, float limit, float *out);

@@ -32,7 +32,11 @@ static hy_status cpu_open(const ops_model *model, const ops_options *options, op
     if (status != HY_OK) return status;
     ops_backend *b = memory_zeroed(1, sizeof *b);
     if (!b) return error_memory(err, "the cpu backend", sizeof *b);
-    *b = (ops_backend){.model = model, .options = *options, .kernels = cpu_kernels_best(), .pool = options->pool};
+    *b = (ops_backend){.model = model,
+                       .options = *options,
+                       .kernels = cpu_kernels_best(),
+                       .blocks = cpu_blocks_best(),
+                       .pool = options->pool};
     if (!b->pool) {
         status = threads_open(1, &b->own_pool, err);
         b->pool = b->own_pool;

@@ -1,0 +1,22 @@
+/* Which variants of the loops over cache blocks this machine runs. */
+#include "backend/cpu/blocks.h"
+
+int cpu_blocks_all(const cpu_blocks *all[4])
+{
+    int n = 0;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        all[n++] = &cpu_blocks_avx512;
+    if (__builtin_cpu_supports("avx2")) all[n++] = &cpu_blocks_avx2;
+#endif
+    all[n++] = &cpu_blocks_portable;
+    return n;
+}
+
+const cpu_blocks *cpu_blocks_best(void)
+{
+    const cpu_blocks *all[4];
+    cpu_blocks_all(all);
+    return all[0];
+}
