@@ -109,6 +109,8 @@ typedef struct ops_options {
     bool query_e4m3; /* round q and iq to E4M3 as well (parity with the vendor's kernels) */
     moe_activation activation;
     threads *pool;   /* borrowed */
+    const weight_file *files; /* [file_count] maps that the weights borrow from; those of other memory are in none */
+    size_t file_count;
     ops_shard shard; /* zeroed: one rank */
     hy_progress_fn on_progress;
     void *user;

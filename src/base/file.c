@@ -52,6 +52,15 @@ void file_map_close(file_map *map)
     *map = (file_map){0};
 }
 
+void file_map_drop(const void *part, size_t bytes)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    if (!bytes || page <= 0) return;
+    uintptr_t size = (uintptr_t)page, begin = (uintptr_t)part / size * size;
+    uintptr_t end = ((uintptr_t)part + bytes + size - 1) / size * size;
+    madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 hy_status file_read(const char *path, size_t limit, char **data, size_t *size, hy_error *err)
 {
     int fd = -1;

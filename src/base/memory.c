@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 void *memory_alloc(size_t count, size_t size)
 {
@@ -46,6 +48,28 @@ char *memory_string(const char *s, size_t length)
     memcpy(p, s, length);
     p[length] = 0;
     return p;
+}
+
+void memory_prefer_huge(void *data, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    enum { HUGE = 2 << 20 };
+    uintptr_t begin = ((uintptr_t)data + HUGE - 1) / HUGE * HUGE, end = ((uintptr_t)data + bytes) / HUGE * HUGE;
+    if (end > begin) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
+uint64_t memory_resident(void)
+{
+    unsigned long long size, resident = 0;
+    long page = sysconf(_SC_PAGESIZE);
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    if (fscanf(f, "%llu %llu", &size, &resident) != 2) resident = 0;
+    fclose(f);
+    return page > 0 ? (uint64_t)resident * (uint64_t)page : 0;
 }
 
 static uint64_t read_number(const char *path)

@@ -40,6 +40,13 @@ bool memory_reserve(void **array, size_t *capacity, size_t need, size_t size);
 /* A copy of the first `length` bytes with a NUL added, released with free(); NULL when there is no memory. */
 char *memory_string(const char *s, size_t length);
 
+/* Bytes of memory that this process has resident, pages of mapped files included; 0 where the system does not tell. */
+uint64_t memory_resident(void);
+
+/* Asks for large pages for a range that is walked through as a whole: most of the waiting is for address translation
+ * otherwise. A wish only; nothing outside the range is touched. */
+void memory_prefer_huge(void *data, size_t bytes);
+
 /* Bytes of memory that new allocations can take without swapping (MemAvailable, and the cgroup's limit if smaller). */
 uint64_t memory_available(void);
 

@@ -116,3 +116,8 @@ const char *checkpoint_shard_path(const checkpoint *c, size_t i, bool draft)
 {
     return i < part(c, draft)->file_count ? safetensors_path(part(c, draft)->files[i]) : NULL;
 }
+
+weight_file checkpoint_shard_file(const checkpoint *c, size_t i, bool draft)
+{
+    return i < part(c, draft)->file_count ? safetensors_file(part(c, draft)->files[i]) : (weight_file){0};
+}

@@ -42,6 +42,7 @@ const tensor *checkpoint_tensor_at(const checkpoint *c, size_t i, bool draft);
 const tensor *checkpoint_find(const checkpoint *c, const char *name); /* main files; NULL: not there */
 size_t checkpoint_shard_count(const checkpoint *c, bool draft);
 const char *checkpoint_shard_path(const checkpoint *c, size_t i, bool draft);
+weight_file checkpoint_shard_file(const checkpoint *c, size_t i, bool draft); /* as it is mapped */
 
 /*
  * The weight of a role with shape and dtype checked against the config. HY_BAD_MODEL: missing, wrong shape, wrong

@@ -269,6 +269,7 @@ hy_status safetensors_open(const char *path, safetensors **file, hy_error *err)
     if (status != HY_OK) return status;
     status = file_map_open(path, &f->map, err);
     if (status == HY_OK) status = check_file(f, f->map.data, f->map.size, err);
+    if (status == HY_OK) file_map_drop(f->map.data, PREFIX + f->header_bytes); /* names and shapes have been copied */
     if (status == HY_OK)
         *file = f;
     else
@@ -318,4 +319,9 @@ const char *safetensors_path(const safetensors *file)
 size_t safetensors_header_bytes(const safetensors *file)
 {
     return file->header_bytes;
+}
+
+weight_file safetensors_file(const safetensors *file)
+{
+    return (weight_file){.path = file->path, .data = file->map.data, .bytes = file->map.size};
 }

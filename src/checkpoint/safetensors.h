@@ -27,6 +27,8 @@ const tensor *safetensors_find(const safetensors *file, const char *name); /* NU
 /* A value of __metadata__, NULL if there is none. */
 const char *safetensors_metadata(const safetensors *file, const char *key);
 const char *safetensors_path(const safetensors *file);
+/* The whole file as it is mapped; no bytes where it was parsed from memory. */
+weight_file safetensors_file(const safetensors *file);
 size_t safetensors_header_bytes(const safetensors *file);
 
 typedef struct safetensors_writer safetensors_writer;

@@ -106,3 +106,44 @@ void weight_row(const weight *w, int64_t row, float *out)
 {
     weight_row_part(w, row, 0, w->cols, out);
 }
+
+size_t weight_row_data(const weight *w)
+{
+    size_t cols = (size_t)w->cols;
+    switch (w->format) {
+    case WEIGHT_NONE: return 0;
+    case WEIGHT_F32: return cols * 4;
+    case WEIGHT_BF16:
+    case WEIGHT_F16: return cols * 2;
+    case WEIGHT_MXFP8: return cols;
+    case WEIGHT_NVFP4: return cols / 2;
+    }
+    return 0;
+}
+
+size_t weight_row_scales(const weight *w)
+{
+    if (w->format == WEIGHT_MXFP8) return (size_t)w->cols / MXFP8_BLOCK;
+    return w->format == WEIGHT_NVFP4 ? (size_t)w->cols / NVFP4_GROUP : 0;
+}
+
+weight weight_rows(const weight *w, int64_t first, int64_t rows)
+{
+    assert(first >= 0 && rows >= 0 && first + rows <= w->rows);
+    weight part = *w;
+    part.rows = rows;
+    part.data = (const uint8_t *)w->data + (size_t)first * weight_row_data(w);
+    if (w->scales) part.scales = w->scales + (size_t)first * weight_row_scales(w);
+    return part;
+}
+
+const weight_file *weight_file_find(const weight_file *files, size_t count, const void *data, uint64_t *offset)
+{
+    for (size_t i = 0; i < count; i++) {
+        uintptr_t begin = (uintptr_t)files[i].data, at = (uintptr_t)data;
+        if (at < begin || at - begin >= files[i].bytes) continue;
+        *offset = at - begin;
+        return &files[i];
+    }
+    return NULL;
+}

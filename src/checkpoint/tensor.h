@@ -49,12 +49,27 @@ typedef struct weight {
     bool divides;          /* ... NVFP4: w = (e2m1 * scale) / global, one fp32 division */
 } weight;
 
+/* A mapped file that weights borrow from, for those who would rather read it. */
+typedef struct weight_file {
+    const char *path;
+    const uint8_t *data; /* [bytes] */
+    size_t bytes;
+} weight_file;
+
+/* The file that holds `data`, and how far from its beginning; NULL: none of them. */
+const weight_file *weight_file_find(const weight_file *files, size_t count, const void *data, uint64_t *offset);
+
 /* Decodes row `row` into out[cols] as fp32; exact but for the rounding of NVFP4's global scale. */
 void weight_row(const weight *w, int64_t row, float *out /* [cols] */);
 /* Decodes columns [begin, end) of a row; begin and end are multiples of 32, or end is cols. */
 void weight_row_part(const weight *w, int64_t row, int64_t begin, int64_t end, float *out /* [end - begin] */);
 /* Bytes that the weight occupies in its file, scales included. */
 size_t weight_bytes(const weight *w);
+/* Bytes of one row of the data and of the scales (0: none). */
+size_t weight_row_data(const weight *w);
+size_t weight_row_scales(const weight *w);
+/* Rows [first, first + rows) as a weight of their own. */
+weight weight_rows(const weight *w, int64_t first, int64_t rows);
 const char *weight_format_name(weight_format format); /* "f32", "bf16", "f16", "mxfp8", "nvfp4" */
 
 #endif

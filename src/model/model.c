@@ -30,17 +30,29 @@ static hy_status resolve_length(hy_model *m, int wanted, hy_error *err)
     return HY_OK;
 }
 
+static hy_status list_maps(hy_model *m, hy_error *err)
+{
+    m->map_count = checkpoint_shard_count(m->files, false);
+    m->maps = memory_zeroed(m->map_count, sizeof *m->maps);
+    if (!m->maps) return error_memory(err, "the list of files", m->map_count * sizeof *m->maps);
+    for (size_t i = 0; i < m->map_count; i++) m->maps[i] = checkpoint_shard_file(m->files, i, false);
+    return HY_OK;
+}
+
 static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *err)
 {
     hy_status status = model_formats_resolve(&m->weights.shape, o, m->ops == &ops_reference, &m->formats, err);
     if (status == HY_OK)
         status = cache_layout_make(&m->weights.shape, m->formats.main, m->formats.index, &m->layout, err);
     if (status == HY_OK) status = threads_open(o->threads, &m->pool, err);
+    if (status == HY_OK) status = list_maps(m, err);
     if (status != HY_OK) return status;
     ops_options options = {
         .read = m->formats.read,
         .activation = m->formats.activation,
         .pool = m->pool,
+        .files = m->maps,
+        .file_count = m->map_count,
         .shard = {.ranks = 1, .head_end = m->weights.shape.kv_heads, .expert_end = m->weights.shape.experts},
         .on_progress = o->on_progress,
         .user = o->user,
@@ -108,6 +120,7 @@ void hy_model_close(hy_model *model)
     threads_close(model->pool);
     text_tokenizer_close(model->tokenizer);
     model_weights_close(&model->weights);
+    memory_free(model->maps);
     checkpoint_close(model->files);
     free(model->path);
     free(model->name);

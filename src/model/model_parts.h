@@ -40,6 +40,8 @@ hy_status model_generation_load(const char *folder, const config *c, model_gener
 struct hy_model {
     char *path, *name;
     checkpoint *files;
+    weight_file *maps; /* [map_count] the files of the weights */
+    size_t map_count;
     model_weights weights;
     threads *pool;
     const hy_ops *ops;

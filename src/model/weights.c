@@ -1,6 +1,7 @@
 /* The weights of a checkpoint as backends take them. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "model/model_parts.h"
 
@@ -28,6 +29,7 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
     else
         snprintf(name, sizeof name, "layer %d, %s", layer, weight_role_name(role));
     c->status = checkpoint_check_scales(out, name, c->err);
+    file_map_drop(out->scales, (size_t)out->rows * weight_row_scales(out));
     if (c->status != HY_OK) return;
     c->out->parameters += (uint64_t)out->rows * (uint64_t)out->cols;
     if (!progress_add(&c->progress, 1)) c->status = error_set(c->err, HY_CANCELLED, "opening the model was stopped");

@@ -60,7 +60,7 @@ static void decoding(void **state)
         weight w = {
             .format = cases[c].format, .rows = rows, .cols = cols, .data = data + 1, .scales = scales, .global = 1};
         cpu_linear l;
-        check(cpu_linear_pack(&w, "a test", pool, &l, &err), &err);
+        check(cpu_linear_pack(&w, "a test", pool, NULL, 0, &l, &err), &err);
         float *expected = malloc((size_t)cols * sizeof *expected), *decoded = malloc((size_t)cols * LINE);
         for (int v = 0; v < count; v++)
             for (int64_t r = 0; r < l.panels * LANES; r++) {
@@ -138,7 +138,7 @@ static void slices(void **state)
     float *values = random_floats(N * K, 1, true), *x = random_floats(K, 1, true);
     weight w = make_weight(&memory, WEIGHT_BF16, N, K, values, false);
     cpu_linear l;
-    check(cpu_linear_pack(&w, "a test", pool, &l, &err), &err);
+    check(cpu_linear_pack(&w, "a test", pool, NULL, 0, &l, &err), &err);
     cpu_product work = {memory_alloc(PRODUCT_DECODED, sizeof(float)), memory_alloc(PRODUCT_SUMS, sizeof(float))};
     cpu_panel panel[3] = {{&l, 0}, {&l, 1}, {&l, 2}};
     const float *rows[1] = {x};

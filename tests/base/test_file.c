@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 
 static char folder[64], path[128];
 
@@ -146,6 +147,29 @@ static void joining(void **state)
     assert_non_null(strstr(err.message, "ab/cdefg"));
 }
 
+/* Pages that were let go have left the process and come back with the same contents. */
+static void dropping(void **state)
+{
+    (void)state;
+    enum { SIZE = 64 << 20, KEPT = 32 << 20 };
+    char *bytes = malloc(SIZE);
+    for (size_t i = 0; i < SIZE; i++) bytes[i] = (char)(i / 4096 * 7 + i);
+    put("large", bytes, SIZE);
+    file_map map = {0};
+    hy_error err = {0};
+    assert_int_equal(file_map_open(path, &map, &err), HY_OK);
+    assert_memory_equal(map.data, bytes, SIZE);
+    uint64_t whole = memory_resident();
+    file_map_drop(map.data + 1, SIZE - KEPT - 1);
+    uint64_t part = memory_resident();
+    assert_true(whole > part && whole - part > (SIZE - KEPT) / 10 * 9);
+    assert_memory_equal(map.data, bytes, SIZE);
+    file_map_drop(NULL, 0);
+    file_map_close(&map);
+    free(bytes);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +177,7 @@ int main(void)
         cmocka_unit_test(empty_file),
         cmocka_unit_test(what_is_no_file),
         cmocka_unit_test(joining),
+        cmocka_unit_test(dropping),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,9 +1,10 @@
 #include "backend/cpu/linear.h"
 
+#include <assert.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "number/fp16.h"
 #include "number/mxfp8.h"
@@ -11,6 +12,10 @@
 
 /* Bytes of a panel that are asked for ahead: two of the largest units, so that scales come with their codes. */
 enum { PREFETCH = 2 * MXFP8_UNIT_LINES * LINE };
+
+/* Bytes of a file, divided by PACK_ROWS, that are packed before their pages are let go: large maps and their packed
+ * copies are never in memory together. */
+enum { PACK_SLICE = 4 << 20 };
 
 /* ---- Packing --------------------------------------------------------------------------------------------------- */
 
@@ -77,38 +82,18 @@ static void pack_row(const weight *w, int64_t row, weight_format format, int n, 
     }
 }
 
-typedef struct pack_work {
-    const weight *w;
-    cpu_linear *linear;
-} pack_work;
-
-static void pack_panels(void *arg, int64_t begin, int64_t end, int worker)
+void cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *l)
 {
-    (void)worker;
-    const pack_work *work = arg;
-    const cpu_linear *l = work->linear;
-    for (int64_t p = begin; p < end; p++) {
-        uint8_t *panel = l->data + (size_t)p * l->panel_bytes;
-        int64_t rows = l->rows - p * LANES < LANES ? l->rows - p * LANES : LANES;
+    assert(first % PACK_ROWS == 0 && first + part->rows <= l->rows);
+    for (int64_t row = 0; row < part->rows; row += LANES) {
+        uint8_t *panel = l->data + (size_t)((first + row) / LANES) * l->panel_bytes;
+        int64_t rows = part->rows - row < LANES ? part->rows - row : LANES;
         memset(panel, 0, l->panel_bytes);
-        for (int64_t n = 0; n < rows; n++) pack_row(work->w, p * LANES + n, l->format, (int)n, panel);
+        for (int64_t n = 0; n < rows; n++) pack_row(part, row + n, l->format, (int)n, panel);
     }
 }
 
-/* A product walks through all weights once: with small pages most of the waiting is for address translation. A wish
- * only. */
-static void prefer_huge_pages(void *data, size_t bytes)
-{
-#ifdef MADV_HUGEPAGE
-    enum { HUGE = 2 << 20 };
-    uintptr_t begin = ((uintptr_t)data + HUGE - 1) / HUGE * HUGE, end = ((uintptr_t)data + bytes) / HUGE * HUGE;
-    if (end > begin) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-#else
-    (void)data, (void)bytes;
-#endif
-}
-
-hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_linear *linear, hy_error *err)
+hy_status cpu_linear_shape(const weight *w, const char *what, cpu_linear *linear, hy_error *err)
 {
     *linear = (cpu_linear){0};
     if (w->format == WEIGHT_NONE) return HY_OK;
@@ -116,7 +101,7 @@ hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_
     if (w->cols % group != 0)
         return error_at(err, HY_UNSUPPORTED, what, "the cpu backend needs %s columns in multiples of %d, not %lld",
                         weight_format_name(w->format), group, (long long)w->cols);
-    cpu_linear l = {
+    *linear = (cpu_linear){
         .format = w->format == WEIGHT_F16 ? WEIGHT_F32 : w->format,
         .rows = w->rows,
         .cols = w->cols,
@@ -124,12 +109,53 @@ hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_
         .factor = w->format == WEIGHT_NVFP4 ? w->global : 1,
         .divides = w->format == WEIGHT_NVFP4 && w->divides,
     };
-    l.panel_bytes = panel_size(l.format, l.cols);
+    linear->panel_bytes = panel_size(linear->format, linear->cols);
+    return HY_OK;
+}
+
+size_t cpu_linear_bytes(const cpu_linear *linear)
+{
+    return (size_t)linear->panels * linear->panel_bytes;
+}
+
+typedef struct pack_work {
+    const weight *w;
+    int64_t first; /* row of the whole weight where `w` begins */
+    cpu_linear *linear;
+} pack_work;
+
+static void pack_items(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const pack_work *work = arg;
+    int64_t first = begin * PACK_ROWS, rows = end * PACK_ROWS;
+    if (rows > work->w->rows) rows = work->w->rows;
+    weight part = weight_rows(work->w, first, rows - first);
+    cpu_linear_pack_rows(&part, work->first + first, work->linear);
+}
+
+hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
+                          cpu_linear *linear, hy_error *err)
+{
+    cpu_linear l;
+    hy_status status = cpu_linear_shape(w, what, &l, err);
+    *linear = (cpu_linear){0};
+    if (status != HY_OK || w->format == WEIGHT_NONE) return status;
     l.data = memory_alloc((size_t)l.panels, l.panel_bytes);
     if (!l.data) return error_memory(err, what, (size_t)l.panels * l.panel_bytes);
-    prefer_huge_pages(l.data, (size_t)l.panels * l.panel_bytes);
-    pack_work work = {w, &l};
-    threads_run(pool, l.panels, 4, pack_panels, &work);
+    memory_prefer_huge(l.data, cpu_linear_bytes(&l));
+    uint64_t at;
+    bool mapped = weight_file_find(files, file_count, w->data, &at) != NULL;
+    size_t row_bytes = weight_row_data(w) + weight_row_scales(w);
+    int64_t slice = (int64_t)(PACK_SLICE / (row_bytes + 1) + 1) * PACK_ROWS;
+    for (int64_t first = 0; first < w->rows; first += slice) {
+        weight part = weight_rows(w, first, w->rows - first < slice ? w->rows - first : slice);
+        pack_work work = {&part, first, &l};
+        threads_run(pool, (part.rows + PACK_ROWS - 1) / PACK_ROWS, 4, pack_items, &work);
+        if (!mapped) continue;
+        file_map_drop(part.data, (size_t)part.rows * weight_row_data(&part));
+        file_map_drop(part.scales, (size_t)part.rows * weight_row_scales(&part));
+    }
     *linear = l;
     return HY_OK;
 }

@@ -22,6 +22,7 @@ enum {
     K_CHUNK = 64,   /* columns decoded at a time; a multiple of 32 */
     TILE_ROWS = 64, /* rows that share a decoded chunk */
     K_SLICES = 8,
+    PACK_ROWS = LANES, /* rows that are packed together */
 };
 
 typedef struct cpu_linear {
@@ -34,9 +35,16 @@ typedef struct cpu_linear {
     bool divides;       /* ... divided by it */
 } cpu_linear;
 
-/* Packs `w`. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the format cannot hold, named by `what`.
- */
-hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cpu_linear *linear, hy_error *err);
+/* Everything of a packed weight but its memory. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the format
+ * cannot hold, named by `what`. */
+hy_status cpu_linear_shape(const weight *w, const char *what, cpu_linear *linear, hy_error *err);
+size_t cpu_linear_bytes(const cpu_linear *linear); /* that `data` must have */
+/* Packs rows [first, first + part->rows) of a weight, which `part` holds alone; first is a multiple of PACK_ROWS, and so is
+ * their number but at the end of the weight. */
+void cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *linear);
+/* Shape, memory and all rows, on the pool. Pages of the maps `files` are let go as they have been packed. */
+hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
+                          cpu_linear *linear, hy_error *err);
 void cpu_linear_free(cpu_linear *linear);
 
 /* One panel of a weight, as an operand of a product. */

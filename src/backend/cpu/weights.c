@@ -15,7 +15,8 @@ typedef struct loading {
 static void load(loading *l, const weight *w, const char *what, cpu_linear *out)
 {
     if (l->status != HY_OK) return;
-    l->status = cpu_linear_pack(w, what, l->backend->pool, out, l->err);
+    const ops_options *o = &l->backend->options;
+    l->status = cpu_linear_pack(w, what, l->backend->pool, o->files, o->file_count, out, l->err);
     if (l->status == HY_OK && !progress_add(&l->report, weight_bytes(w)))
         l->status = error_set(l->err, HY_CANCELLED, "preparing the weights was stopped");
 }
