@@ -91,6 +91,7 @@ typedef struct hy_model_options {
     const char *tokenizer;        /* a folder, a tokenizer.json or a rank file; NULL looks in the model's folder */
     const char *chat_template;    /* "auto" (default) or "minimax-m3", the built-in renderer whatever the folder has */
     int threads;                  /* 0: one per core that this process may use */
+    const char *cpu_pin;          /* workers stay on a core each: "auto" (default: with several memory nodes), "on", "off" */
     int max_model_len;            /* tokens of a sequence; 0: the config's max_position_embeddings */
     hy_progress_fn on_progress;
     void *user;

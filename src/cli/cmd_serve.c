@@ -133,6 +133,8 @@ int cmd_serve(int argc, char **argv)
          &m->moe_activation, CLI_STRING},
         {"backend", "NAME", "cpu or reference (default cpu)", &m->backend, CLI_STRING},
         {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
+        {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
+         CLI_STRING},
         {"tokenizer", "PATH", "tokenizer from elsewhere", &m->tokenizer, CLI_STRING},
         {"chat-template", "NAME", "auto or minimax-m3, the built-in renderer (default auto)", &m->chat_template,
          CLI_STRING},

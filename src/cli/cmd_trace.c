@@ -121,6 +121,8 @@ int cmd_trace(int argc, char **argv)
          CLI_STRING},
         {"max-model-len", "N", "longest sequence (default: the model's)", &f.model.max_model_len, CLI_INT},
         {"threads", "N", "worker threads (default: one per core)", &f.model.threads, CLI_INT},
+        {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off",
+         &f.model.cpu_pin, CLI_STRING},
     };
     const char *places[1];
     int count = 1;

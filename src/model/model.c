@@ -39,12 +39,22 @@ static hy_status list_maps(hy_model *m, hy_error *err)
     return HY_OK;
 }
 
+static hy_status open_pool(hy_model *m, const hy_model_options *o, hy_error *err)
+{
+    static const char *const names[] = {
+        [THREADS_PIN_AUTO] = "auto", [THREADS_PIN_ON] = "on", [THREADS_PIN_OFF] = "off"};
+    const char *name = o->cpu_pin && *o->cpu_pin ? o->cpu_pin : "auto";
+    for (int pin = THREADS_PIN_AUTO; pin <= THREADS_PIN_OFF; pin++)
+        if (strcmp(name, names[pin]) == 0) return threads_open_pinned(o->threads, (threads_pin)pin, &m->pool, err);
+    return error_at(err, HY_USAGE, "--cpu-pin", "--cpu-pin '%.40s': choose auto, on or off", name);
+}
+
 static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *err)
 {
     hy_status status = model_formats_resolve(&m->weights.shape, o, m->ops == &ops_reference, &m->formats, err);
     if (status == HY_OK)
         status = cache_layout_make(&m->weights.shape, m->formats.main, m->formats.index, &m->layout, err);
-    if (status == HY_OK) status = threads_open(o->threads, &m->pool, err);
+    if (status == HY_OK) status = open_pool(m, o, err);
     if (status == HY_OK) status = list_maps(m, err);
     if (status != HY_OK) return status;
     ops_options options = {

@@ -181,6 +181,8 @@ static void test_options(void **state)
     refused((hy_model_options){.max_model_len = 8193}, HY_USAGE, "8192");
     refused((hy_model_options){.max_model_len = -1}, HY_USAGE, "-1");
     refused((hy_model_options){.threads = -1}, HY_USAGE, "-1");
+    refused((hy_model_options){.cpu_pin = "maybe"}, HY_USAGE, "auto, on or off");
+    refused((hy_model_options){.cpu_pin = "on", .threads = 4096}, HY_USAGE, "--threads");
     refused((hy_model_options){.tokenizer = "/no/such/file"}, HY_FAILED, "/no/such/file");
     int calls = 0;
     refused((hy_model_options){.on_progress = stop, .user = &calls}, HY_CANCELLED, "stopped");
