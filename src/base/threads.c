@@ -242,7 +242,7 @@ static hy_status pin_workers(threads *pool, threads_pin pin, hy_error *err)
     cores c = {0};
     if (pin == THREADS_PIN_OFF || pool->count == 1) return HY_OK;
     hy_status status = cores_open(&c, err);
-    bool wanted = status == HY_OK && (pin == THREADS_PIN_ON || (c.nodes > 1 && pool->spin));
+    bool wanted = status == HY_OK && (pin == THREADS_PIN_ON || (c.nodes > 1 && c.count == pool->count));
     for (int i = 1; i < pool->count && wanted && status == HY_OK; i++) {
         int cpu = cores_place(&c, i, pool->count);
         cpu_set_t *mask = CPU_ALLOC((size_t)cpu + 1);

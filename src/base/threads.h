@@ -22,7 +22,7 @@ typedef void (*threads_fn)(void *arg, int64_t begin, int64_t end, int worker);
 /* Whether workers stay on one core each. The caller of threads_run, worker 0, goes where the system puts it: the first
  * core is left free for it. */
 typedef enum threads_pin {
-    THREADS_PIN_AUTO, /* with several memory nodes and a core for every worker */
+    THREADS_PIN_AUTO, /* with several memory nodes, when every core has a worker: fewer may share them with others */
     THREADS_PIN_ON,   /* HY_USAGE when there are fewer cores than workers */
     THREADS_PIN_OFF,
 } threads_pin;

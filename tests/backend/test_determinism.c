@@ -104,6 +104,7 @@ typedef struct run {
     int garbage;                /* what the cache holds before */
     const cpu_kernels *kernels; /* NULL: the best */
     const cpu_blocks *blocks;
+    const cpu_products *products;
     cache_format main, index;
     moe_activation activation;
 } run;
@@ -114,6 +115,7 @@ static outcome go(const random_model *m, const run *how)
     bench_open(&b, &ops_cpu, m, how->main, how->index, (ops_options){.activation = how->activation}, how->workers);
     if (how->kernels) b.backend->kernels = how->kernels;
     if (how->blocks) b.backend->blocks = how->blocks;
+    if (how->products) b.backend->products = how->products;
     bench_fill(&b, how->garbage);
     size_t vocab = (size_t)m->ops.vocab;
     outcome o = {.logits = calloc(SEQUENCES * vocab, sizeof(float))};
@@ -212,7 +214,10 @@ static void instruction_sets(void **state)
     (void)state;
     const cpu_kernels *all[4];
     const cpu_blocks *blocks[4];
-    int n = cpu_kernels_all(all), block_sets = cpu_blocks_all(blocks), most = n > block_sets ? n : block_sets;
+    const cpu_products *products[4];
+    int n = cpu_kernels_all(all), block_sets = cpu_blocks_all(blocks), product_sets = cpu_products_all(products);
+    int most = n > block_sets ? n : block_sets;
+    if (product_sets > most) most = product_sets;
     static const model_kind *const kinds[] = {&plain_kind, &quantised_kind};
     for (int k = 0; k < 2; k++) {
         run base = {.workers = 2,
@@ -220,6 +225,7 @@ static void instruction_sets(void **state)
                     .together = true,
                     .kernels = all[0],
                     .blocks = blocks[0],
+                    .products = products[0],
                     .main = k ? CACHE_NVFP4 : CACHE_BF16,
                     .index = k ? CACHE_NVFP4 : CACHE_FP8,
                     .activation = k ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE};
@@ -228,6 +234,7 @@ static void instruction_sets(void **state)
             others[i - 1] = base;
             others[i - 1].kernels = all[i < n ? i : n - 1];
             others[i - 1].blocks = blocks[i < block_sets ? i : block_sets - 1];
+            others[i - 1].products = products[i < product_sets ? i : product_sets - 1];
         }
         compare_runs(kinds[k], base, others, most - 1);
     }

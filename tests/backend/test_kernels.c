@@ -5,7 +5,6 @@
 #include "backend/random_model.h"
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/linear.h"
 #include "base/memory.h"
 #include "number/bits.h"
 
@@ -20,63 +19,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* ---- Weights ----------------------------------------------------------------------------------------------------- */
-
-/* A whole panel in the pieces that products take. */
-static void decode_panel(const cpu_kernels *kernels, const cpu_linear *l, int64_t panel, float *out)
-{
-    const uint8_t *data = l->data + (size_t)panel * l->panel_bytes;
-    for (int64_t k = 0, piece = 32; k < l->cols; k += piece, piece = piece == 32 ? K_CHUNK : 32) {
-        int64_t end = k + piece < l->cols ? k + piece : l->cols;
-        switch (l->format) {
-        case WEIGHT_BF16: kernels->decode_bf16(data, k, end, out + k * LANES); break;
-        case WEIGHT_MXFP8: kernels->decode_mxfp8(data, k, end, out + k * LANES); break;
-        case WEIGHT_NVFP4: kernels->decode_nvfp4(data, k, end, out + k * LANES); break;
-        default: memcpy(out + k * LANES, data + (size_t)k * LINE, (size_t)(end - k) * LINE); break;
-        }
-    }
-}
-
-/* Every byte as a code and as a scale, in weights of awkward sizes, against weight_row. */
-static void decoding(void **state)
-{
-    (void)state;
-    static const struct {
-        weight_format format;
-        int64_t rows, cols;
-    } cases[] = {
-        {WEIGHT_BF16, 17, 256},  {WEIGHT_BF16, 16, 77},   {WEIGHT_F32, 3, 65},     {WEIGHT_F16, 33, 50},
-        {WEIGHT_MXFP8, 37, 256}, {WEIGHT_MXFP8, 1, 32},   {WEIGHT_MXFP8, 16, 160}, {WEIGHT_NVFP4, 31, 256},
-        {WEIGHT_NVFP4, 16, 16},  {WEIGHT_NVFP4, 20, 112}, {WEIGHT_NVFP4, 300, 96},
-    };
-    threads *pool;
-    hy_error err = {0};
-    check(threads_open(2, &pool, &err), &err);
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        int64_t rows = cases[c].rows, cols = cases[c].cols;
-        uint8_t *data = malloc((size_t)(rows * cols) * 4 + 1), *scales = malloc((size_t)(rows * cols));
-        for (int64_t i = 0; i < rows * cols * 4 + 1; i++) data[i] = (uint8_t)(i * 167 + i / 256);
-        for (int64_t i = 0; i < rows * cols; i++) scales[i] = (uint8_t)(i * 59);
-        weight w = {
-            .format = cases[c].format, .rows = rows, .cols = cols, .data = data + 1, .scales = scales, .global = 1};
-        cpu_linear l;
-        check(cpu_linear_pack(&w, "a test", pool, NULL, 0, &l, &err), &err);
-        float *expected = malloc((size_t)cols * sizeof *expected), *decoded = malloc((size_t)cols * LINE);
-        for (int v = 0; v < count; v++)
-            for (int64_t r = 0; r < l.panels * LANES; r++) {
-                memset(expected, 0, (size_t)cols * sizeof *expected);
-                if (r < rows) weight_row(&w, r, expected);
-                decode_panel(all[v], &l, r / LANES, decoded);
-                for (int64_t k = 0; k < cols; k++) {
-                    float got = decoded[k * LANES + r % LANES];
-                    assert_true(isnan(expected[k]) ? isnan(got) : bits_of_float(got) == bits_of_float(expected[k]));
-                }
-            }
-        free(data), free(scales), free(expected), free(decoded);
-        cpu_linear_free(&l);
-    }
-    threads_close(pool);
-}
+/* ---- Index keys -------------------------------------------------------------------------------------------------- */
 
 /* All E4M3 codes in every byte of a lane, as the index cache holds them. */
 static void cached_codes(void **state)
@@ -124,46 +67,6 @@ static void products(void **state)
             }
     free(x);
     free(w);
-}
-
-/* Eight slices over K = 80, 3 groups of 32 of which the last is short: 5 slices are empty. */
-static void slices(void **state)
-{
-    (void)state;
-    enum { K = 80, N = 40 };
-    arena memory = {0};
-    threads *pool;
-    hy_error err = {0};
-    check(threads_open(1, &pool, &err), &err);
-    float *values = random_floats(N * K, 1, true), *x = random_floats(K, 1, true);
-    weight w = make_weight(&memory, WEIGHT_BF16, N, K, values, false);
-    cpu_linear l;
-    check(cpu_linear_pack(&w, "a test", pool, NULL, 0, &l, &err), &err);
-    cpu_product work = {memory_alloc(PRODUCT_DECODED, sizeof(float)), memory_alloc(PRODUCT_SUMS, sizeof(float))};
-    cpu_panel panel[3] = {{&l, 0}, {&l, 1}, {&l, 2}};
-    const float *rows[1] = {x};
-    for (int v = 0; v < count; v++) {
-        const float *y = cpu_multiply(all[v], &work, panel, 3, rows, 1, true);
-        for (int n = 0; n < N; n++) {
-            float part[8] = {0};
-            for (int i = 0; i < 8; i++)
-                for (int k = i * 3 / 8 * 32; k < (i + 1) * 3 / 8 * 32 && k < K; k++)
-                    part[i] += x[k] * values[n * K + k];
-            float want = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
-            assert_int_equal(bits_of_float(y[n]), bits_of_float(want));
-        }
-        y = cpu_multiply(all[v], &work, panel, 3, rows, 1, false);
-        float want = 0;
-        for (int k = 0; k < K; k++) want += x[k] * values[17 * K + k];
-        assert_int_equal(bits_of_float(y[17]), bits_of_float(want));
-    }
-    memory_free(work.decoded);
-    memory_free(work.sums);
-    cpu_linear_free(&l);
-    threads_close(pool);
-    arena_free(&memory);
-    free(values);
-    free(x);
 }
 
 /* ---- Functions --------------------------------------------------------------------------------------------------- */
@@ -254,9 +157,8 @@ static void norms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding), cmocka_unit_test(cached_codes), cmocka_unit_test(products),
-        cmocka_unit_test(slices),   cmocka_unit_test(exponential),  cmocka_unit_test(activation),
-        cmocka_unit_test(norms),
+        cmocka_unit_test(cached_codes), cmocka_unit_test(products), cmocka_unit_test(exponential),
+        cmocka_unit_test(activation),   cmocka_unit_test(norms),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -3,16 +3,16 @@
  *
  *     step.c      opening, closing, cache memory, the rows of a step, named tensors, embedding, head, sampling
  *     weights.c   packed weights of the layers
- *     linear.c    packing and products
- *     kernels.c, kernels_*, blocks.c, blocks_*  inner loops (those over cache blocks apart), in variants per instruction
- *                 set with the same bits
+ *     linear.c    packing of weights, products with them
+ *     products.c, products_*, blocks.c, blocks_*, kernels.c, kernels_*  inner loops over weights, over cache blocks, and
+ *                 what is left, in variants per instruction set with the same bits
  *     project.c   attend_in, attend_out
  *     cache_rows.c  keys and values into cache blocks and back
  *     index.c     block scores and selection
  *     attend.c    attention
  *     feed.c      router, experts, dense feed-forward
  *
- * Work is cut so that every output is made by one worker in one order: outputs of a projection in panels of 16, rows in
+ * Work is cut so that every output is made by one worker in one order: outputs of a projection in groups of 32, rows in
  * tiles. Rows of one tile belong to one sequence and share decoded cache blocks. Nothing is allocated in a step.
  */
 #ifndef HAYATE_BACKEND_CPU_CPU_H
@@ -44,6 +44,7 @@ struct ops_backend {
     const ops_model *model; /* borrowed */
     ops_options options;
     const cpu_kernels *kernels;
+    const cpu_products *products;
     const cpu_blocks *blocks;
     threads *pool;    /* borrowed, or own_pool */
     threads *own_pool; /* of one worker, where the caller gave none */
@@ -60,7 +61,7 @@ typedef struct cpu_tile {
 
 /* Scratch of one worker. */
 typedef struct cpu_worker {
-    cpu_product product;
+    cpu_scratch product;
     float *keys, *values;     /* [128, head_dim]; keys also for index keys [8][index_dim][16] */
     float *query;             /* [ROW_TILE][head_dim][16]: queries of 16 heads in lanes */
     float *out;               /* [ROW_TILE][head_dim][16] */
@@ -100,8 +101,11 @@ struct ops_step {
     float *route_weights; /* [T, experts_per_token] */
     int32_t *expert_first; /* [experts + 1] where an expert's members begin */
     int32_t *members;     /* [T * experts_per_token]: row * experts_per_token + place, by expert, rows ascending */
-    float *fp4;           /* [T, hidden] h as W4A4 experts read it */
-    float *fp4_factor;    /* [T] */
+    float *fp4_factor;    /* [T] of h as W4A4 experts read it */
+    cpu_block4 *fp4_h;    /* [T, hidden / 16] h for NVFP4 experts */
+    cpu_block4 *fp4_z;    /* [T * experts_per_token, expert_width / 16] z for NVFP4 experts */
+    uint8_t *fp4_codes, *fp4_scales; /* [T, hidden / 2], [T, hidden / 16] h as quantised */
+    float *fp4;           /* [T, hidden] h decoded, for experts of other formats */
     float *z; /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
     float *sum;           /* [T, hidden] of the routed experts */
     float *logits;        /* [R, vocab] */
@@ -135,8 +139,10 @@ typedef struct cpu_output {
 void cpu_project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count);
 /* step->x += w . in, K in eight slices. */
 void cpu_project_residual(const ops_step *step, const cpu_linear *w, const float *in);
-/* Panels that one item takes, so that `panels` panels times `tiles` row tiles keep all workers busy. */
-int cpu_panels_per_item(const ops_step *step, int64_t panels, int64_t tiles);
+/* Groups that one item takes, so that `groups` groups times `tiles` row tiles keep all workers busy. */
+int cpu_groups_per_item(const ops_step *step, int64_t groups, int64_t tiles);
+/* The routed experts of a layer take 4-bit inputs as integers: all of them are NVFP4, and so are activations. */
+bool cpu_experts_block4(const ops_backend *backend, int layer);
 
 void cpu_attend_in(ops_step *step, int layer);
 void cpu_attend_out(ops_step *step, int layer);

@@ -5,13 +5,13 @@
  *     x' = x + (routed_scaling * sum w_e expert_e(h) in ascending e + shared(h))
  *     expert(h) = down . bf16((up + 1) gate sigmoid(alpha gate))
  *
- * Rows are grouped by expert, so that a decoded tile of weights serves all rows that go there. The first pass makes the
- * SwiGLU outputs z of all experts and of the shared one; an item is a few panels of one expert. The second makes the
- * outputs: an item owns up to 64 columns of x and goes through the experts in ascending number, so the sum of a row has
- * its order without keeping the experts' outputs apart.
+ * Rows are grouped by expert, so that expanded weights serve all rows that go there. The first pass makes the SwiGLU
+ * outputs z of all experts and of the shared one; an item is a few groups of one expert. The second makes the outputs:
+ * an item owns up to 128 columns of x and goes through the experts in ascending number, so the sum of a row has its
+ * order without keeping the experts' outputs apart.
  *
- * With nvfp4 activations (W4A4) the routed experts read h and z through the quantisers of number/nvfp4.h, decoded to
- * fp32, where their products with 4-bit weights are exact.
+ * With nvfp4 activations (W4A4) the routed experts read h and z through the quantisers of number/nvfp4.h: as integers
+ * if the experts are NVFP4, else decoded to fp32, where the products with their weights are exact.
  */
 #include "backend/cpu/cpu.h"
 
@@ -91,15 +91,17 @@ typedef struct glu {
     const cpu_linear *gate, *up;
     const int32_t *members; /* [count] row * experts_per_token + place; NULL: rows 0 .. count-1 */
     int32_t count;
-    float *z; /* [members or rows, width] */
-    bool fp4;
+    float *z;    /* [members or rows, width] */
+    bool fp4;    /* the inputs are quantised ... */
+    bool block4; /* ... and stay so */
 } glu;
 
 typedef struct glu_work {
     ops_step *step;
     const cpu_layer *layer;
     bool moe, plain; /* routed experts; the shared expert or the dense feed-forward */
-    int pairs;       /* panels of gate and of up that an item takes */
+    bool block4;     /* of the routed experts */
+    int pairs;       /* groups of gate and of up that an item takes */
 } glu_work;
 
 /* Number `i` of the step's SwiGLUs: the routed experts, then the plain one. */
@@ -114,15 +116,17 @@ static glu glu_at(const glu_work *work, int i)
                      step->members + step->expert_first[i],
                      step->expert_first[i + 1] - step->expert_first[i],
                      step->z,
-                     step->backend->options.activation == MOE_ACTIVATION_NVFP4};
+                     step->backend->options.activation == MOE_ACTIVATION_NVFP4,
+                     work->block4};
     if (work->moe)
         return (glu){&l->shared_gate,
                      &l->shared_up,
                      NULL,
                      step->rows.count,
                      step->z + (int64_t)step->limits.rows * m->experts_per_token * m->expert_width,
+                     false,
                      false};
-    return (glu){&l->dense_gate, &l->dense_up, NULL, step->rows.count, step->z, false};
+    return (glu){&l->dense_gate, &l->dense_up, NULL, step->rows.count, step->z, false, false};
 }
 
 static int glu_count(const glu_work *work)
@@ -137,48 +141,65 @@ static int64_t row_tiles(int32_t count)
 
 static int64_t glu_items(const glu_work *work, const glu *g)
 {
-    return (g->gate->panels + work->pairs - 1) / work->pairs * row_tiles(g->count);
+    return (g->gate->groups + work->pairs - 1) / work->pairs * row_tiles(g->count);
 }
 
-/* z of one row and panel, from the finished sums of gate and up. */
-static void finish_glu(const glu_work *work, const glu *g, const float *gate, const float *up, float factor, int width,
-                       float *z)
+/* z of 16 columns from `n` on of one member, from the finished sums of gate and up. */
+static void finish_glu(const glu_work *work, const glu *g, const float *gate, const float *up, int64_t member,
+                       int64_t n)
 {
-    const ops_backend *b = work->step->backend;
-    float lanes[3][LANES];
-    memcpy(lanes[0], gate, sizeof lanes[0]);
-    memcpy(lanes[1], up, sizeof lanes[1]);
-    for (int i = 0; i < LANES && g->fp4; i++) lanes[0][i] *= factor, lanes[1][i] *= factor;
+    const ops_step *step = work->step;
+    const ops_backend *b = step->backend;
+    int64_t width = g->gate->rows;
+    float lanes[3][LANES], factor = g->fp4 ? step->fp4_factor[member / b->model->experts_per_token] : 1;
+    for (int i = 0; i < LANES; i++) lanes[0][i] = gate[i] * factor, lanes[1][i] = up[i] * factor;
     b->kernels->swiglu(lanes[0], lanes[1], b->model->swiglu_alpha, b->model->swiglu_limit, lanes[2]);
+    if (g->block4) {
+        uint8_t codes[NVFP4_GROUP_BYTES], scale;
+        nvfp4_fc2_quantise_row(lanes[2], 1, codes, &scale);
+        cpu_blocks4(codes, &scale, 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
+        return;
+    }
     if (g->fp4) nvfp4_fc2_round_row(lanes[2], 1, lanes[2]);
-    memcpy(z, lanes[2], (size_t)width * sizeof *z);
+    memcpy(g->z + member * width + n, lanes[2], (size_t)(width - n < LANES ? width - n : LANES) * sizeof *g->z);
+}
+
+/* The sums of up to TILE_ROWS members from `first` on. */
+static const float *multiply_glu(const glu_work *work, const glu *g, const cpu_group *group, int groups, int64_t first,
+                                 int rows, int worker)
+{
+    const ops_step *step = work->step;
+    const ops_backend *b = step->backend;
+    int hidden = b->model->hidden, per_token = b->model->experts_per_token;
+    const float *x[TILE_ROWS] = {NULL}, *from = g->fp4 ? step->fp4 : step->h;
+    const cpu_block4 *x4[TILE_ROWS] = {NULL};
+    for (int r = 0; r < rows; r++) {
+        int64_t row = g->members ? g->members[first + r] / per_token : first + r;
+        if (g->block4)
+            x4[r] = step->fp4_h + row * (hidden / NVFP4_GROUP);
+        else
+            x[r] = from + row * hidden;
+    }
+    if (g->block4) return cpu_multiply_block4(b->products, &step->worker[worker].product, group, groups, x4, rows);
+    return cpu_multiply(b->products, &step->worker[worker].product, group, groups, x, rows, false);
 }
 
 static void run_glu(const glu_work *work, const glu *g, int64_t item, int worker)
 {
-    const ops_step *step = work->step;
-    int hidden = step->backend->model->hidden, per_token = step->backend->model->experts_per_token;
     int64_t tiles = row_tiles(g->count), first = item / tiles * work->pairs, row = item % tiles * TILE_ROWS;
-    int64_t left = g->gate->panels - first;
+    int64_t left = g->gate->groups - first;
     int pairs = (int)(left < work->pairs ? left : work->pairs);
     int rows = (int)(g->count - row < TILE_ROWS ? g->count - row : TILE_ROWS);
-    cpu_panel panel[MAX_PANELS];
-    const float *x[TILE_ROWS] = {NULL}, *from = g->fp4 ? step->fp4 : step->h;
+    cpu_group group[MAX_GROUPS] = {{NULL, 0}};
     for (int p = 0; p < pairs; p++)
-        panel[p] = (cpu_panel){g->gate, first + p}, panel[pairs + p] = (cpu_panel){g->up, first + p};
-    for (int r = 0; r < rows; r++)
-        x[r] = from + (g->members ? g->members[row + r] / per_token : row + r) * (int64_t)hidden;
-    const float *y =
-        cpu_multiply(step->backend->kernels, &step->worker[worker].product, panel, 2 * pairs, x, rows, false);
-    for (int r = 0; r < rows; r++) {
-        int64_t member = g->members ? g->members[row + r] : row + r;
-        float factor = g->fp4 ? step->fp4_factor[member / per_token] : 1;
-        for (int p = 0; p < pairs; p++) {
-            int64_t n = (first + p) * LANES, width = g->gate->rows - n < LANES ? g->gate->rows - n : LANES;
-            const float *gate = y + (r * 2 * pairs + p) * LANES;
-            finish_glu(work, g, gate, gate + pairs * LANES, factor, (int)width, g->z + member * g->gate->rows + n);
-        }
-    }
+        group[p] = (cpu_group){g->gate, first + p}, group[pairs + p] = (cpu_group){g->up, first + p};
+    const float *gate = multiply_glu(work, g, group, 2 * pairs, row, rows, worker), *up = gate + pairs * rows * GROUP;
+    for (int p = 0; p < pairs; p++)
+        for (int r = 0; r < rows; r++, gate += GROUP, up += GROUP)
+            for (int i = 0; i < GROUP; i += LANES) {
+                int64_t n = (first + p) * GROUP + i, member = g->members ? g->members[row + r] : row + r;
+                if (n < g->gate->rows) finish_glu(work, g, gate + i, up + i, member, n);
+            }
 }
 
 static void run_glus(void *arg, int64_t begin, int64_t end, int worker)
@@ -195,12 +216,12 @@ static void run_glus(void *arg, int64_t begin, int64_t end, int worker)
 
 static void all_glus(glu_work *work)
 {
-    int64_t panels = 0, items = 0;
+    int64_t groups = 0, items = 0;
     for (int i = 0; i < glu_count(work); i++) {
         glu g = glu_at(work, i);
-        panels += g.gate->panels * row_tiles(g.count);
+        groups += g.gate->groups * row_tiles(g.count);
     }
-    work->pairs = cpu_panels_per_item(work->step, panels, 1) >= MAX_PANELS / 2 ? MAX_PANELS / 2 : 1;
+    work->pairs = cpu_groups_per_item(work->step, 2 * groups, 1) >= MAX_GROUPS ? MAX_GROUPS / 2 : 1;
     for (int i = 0; i < glu_count(work); i++) {
         glu g = glu_at(work, i);
         items += glu_items(work, &g);
@@ -213,37 +234,54 @@ static void all_glus(glu_work *work)
 typedef struct down_work {
     ops_step *step;
     const cpu_layer *layer;
-    bool shared;
-    int panels; /* of an item */
+    bool shared, block4;
+    int groups; /* of an item */
 } down_work;
 
 /* Columns that an item owns. */
 typedef struct columns {
-    int64_t panel;
-    int panels;
+    int64_t group;
+    int groups;
     int64_t first, width;
 } columns;
+
+/* Products of the item's columns of a weight with rows of z: `members`, or (NULL) rows from `at` on. */
+static const float *multiply_down(const down_work *work, const columns *c, const cpu_linear *w, const float *z,
+                                  const int32_t *members, int64_t at, int rows, int worker)
+{
+    const ops_step *step = work->step;
+    cpu_group group[MAX_GROUPS] = {{NULL, 0}};
+    const float *x[TILE_ROWS] = {NULL};
+    const cpu_block4 *x4[TILE_ROWS] = {NULL};
+    for (int g = 0; g < c->groups; g++) group[g] = (cpu_group){w, c->group + g};
+    for (int r = 0; r < rows; r++) {
+        int64_t row = members ? members[at + r] : at + r;
+        if (members && work->block4)
+            x4[r] = step->fp4_z + row * (w->cols / NVFP4_GROUP);
+        else
+            x[r] = z + row * w->cols;
+    }
+    if (members && work->block4)
+        return cpu_multiply_block4(step->backend->products, &step->worker[worker].product, group, c->groups, x4, rows);
+    return cpu_multiply(step->backend->products, &step->worker[worker].product, group, c->groups, x, rows, !members);
+}
 
 /* step->sum of the item's columns += weight * expert e of its members. */
 static void add_expert(const down_work *work, const columns *c, int e, int worker)
 {
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
-    bool fp4 = step->backend->options.activation == MOE_ACTIVATION_NVFP4;
-    cpu_panel panel[MAX_PANELS];
-    for (int p = 0; p < c->panels; p++) panel[p] = (cpu_panel){&work->layer->expert_down[e], c->panel + p};
+    float factor = step->backend->options.activation == MOE_ACTIVATION_NVFP4 ? NVFP4_FC2_FACTOR : 1;
     for (int32_t at = step->expert_first[e]; at < step->expert_first[e + 1]; at += TILE_ROWS) {
         int rows = step->expert_first[e + 1] - at < TILE_ROWS ? step->expert_first[e + 1] - at : TILE_ROWS;
-        const float *x[TILE_ROWS];
-        for (int r = 0; r < rows; r++) x[r] = step->z + (int64_t)step->members[at + r] * m->expert_width;
-        const float *y =
-            cpu_multiply(step->backend->kernels, &step->worker[worker].product, panel, c->panels, x, rows, false);
-        for (int r = 0; r < rows; r++, y += c->panels * LANES) {
-            int32_t member = step->members[at + r];
-            float share = step->route_weights[member];
-            float *sum = step->sum + (int64_t)(member / m->experts_per_token) * m->hidden + c->first;
-            for (int64_t i = 0; i < c->width; i++) sum[i] += share * (fp4 ? y[i] * NVFP4_FC2_FACTOR : y[i]);
-        }
+        const float *y = multiply_down(work, c, &work->layer->expert_down[e], step->z, step->members, at, rows, worker);
+        for (int64_t n = 0; n < c->width; n += GROUP)
+            for (int r = 0; r < rows; r++, y += GROUP) {
+                int32_t member = step->members[at + r];
+                float share = step->route_weights[member];
+                float *sum = step->sum + (int64_t)(member / m->experts_per_token) * m->hidden + c->first + n;
+                for (int64_t i = 0; i < GROUP && n + i < c->width; i++) sum[i] += share * (y[i] * factor);
+            }
     }
 }
 
@@ -253,22 +291,20 @@ static void add_shared(const down_work *work, const columns *c, int worker)
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     const float *z = step->z + (int64_t)step->limits.rows * m->experts_per_token * m->expert_width;
-    cpu_panel panel[MAX_PANELS];
-    for (int p = 0; p < c->panels; p++) panel[p] = (cpu_panel){&work->layer->shared_down, c->panel + p};
     for (int32_t at = 0; at < step->rows.count; at += TILE_ROWS) {
         int rows = step->rows.count - at < TILE_ROWS ? step->rows.count - at : TILE_ROWS;
-        const float *x[TILE_ROWS], *y = NULL;
-        for (int r = 0; r < rows; r++) x[r] = z + (int64_t)(at + r) * m->shared_width;
-        if (work->shared)
-            y = cpu_multiply(step->backend->kernels, &step->worker[worker].product, panel, c->panels, x, rows, true);
-        for (int r = 0; r < rows; r++) {
-            float *residual = step->x + (int64_t)(at + r) * m->hidden + c->first;
-            const float *sum = step->sum + (int64_t)(at + r) * m->hidden + c->first;
-            for (int64_t i = 0; i < c->width; i++) {
-                float routed = m->routed_scaling * sum[i];
-                residual[i] += y ? routed + y[r * c->panels * LANES + i] : routed;
+        const float *y = NULL;
+        if (work->shared) y = multiply_down(work, c, &work->layer->shared_down, z, NULL, at, rows, worker);
+        for (int64_t n = 0; n < c->width; n += GROUP)
+            for (int r = 0; r < rows; r++) {
+                float *residual = step->x + (int64_t)(at + r) * m->hidden + c->first + n;
+                const float *sum = step->sum + (int64_t)(at + r) * m->hidden + c->first + n;
+                for (int64_t i = 0; i < GROUP && n + i < c->width; i++) {
+                    float routed = m->routed_scaling * sum[i];
+                    residual[i] += y ? routed + y[i] : routed;
+                }
+                if (y) y += GROUP;
             }
-        }
     }
 }
 
@@ -277,11 +313,11 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
     const down_work *work = arg;
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
-    int64_t all = (m->hidden + LANES - 1) / LANES;
+    int64_t all = (m->hidden + GROUP - 1) / GROUP;
     for (int64_t item = begin; item < end; item++) {
-        columns c = {.panel = item * work->panels, .first = item * work->panels * LANES};
-        c.panels = (int)(all - c.panel < work->panels ? all - c.panel : work->panels);
-        c.width = m->hidden - c.first < c.panels * LANES ? m->hidden - c.first : c.panels * LANES;
+        columns c = {.group = item * work->groups, .first = item * work->groups * GROUP};
+        c.groups = (int)(all - c.group < work->groups ? all - c.group : work->groups);
+        c.width = m->hidden - c.first < c.groups * GROUP ? m->hidden - c.first : c.groups * GROUP;
         for (int64_t t = 0; t < step->rows.count; t++)
             memset(step->sum + t * m->hidden + c.first, 0, (size_t)c.width * sizeof *step->sum);
         for (int e = 0; e < m->experts; e++) add_expert(work, &c, e, worker);
@@ -308,35 +344,53 @@ static void group_rows(ops_step *step)
     first[0] = 0;
 }
 
+bool cpu_experts_block4(const ops_backend *backend, int layer)
+{
+    const cpu_layer *l = &backend->layer[layer];
+    bool all = backend->options.activation == MOE_ACTIVATION_NVFP4;
+    for (int e = 0; e < backend->model->experts && all; e++)
+        all = l->expert_gate[e].format == WEIGHT_NVFP4 && l->expert_up[e].format == WEIGHT_NVFP4 &&
+              l->expert_down[e].format == WEIGHT_NVFP4;
+    return all;
+}
+
 static void quantise_rows(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
-    ops_step *step = arg;
-    size_t hidden = (size_t)step->backend->model->hidden;
-    for (int64_t t = begin; t < end; t++)
-        step->fp4_factor[t] =
-            nvfp4_fc1_round_row(step->h + (size_t)t * hidden, hidden / NVFP4_GROUP, step->fp4 + (size_t)t * hidden);
+    const glu_work *work = arg;
+    ops_step *step = work->step;
+    size_t hidden = (size_t)step->backend->model->hidden, blocks = hidden / NVFP4_GROUP;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        const float *h = step->h + t * hidden;
+        if (!work->block4) {
+            step->fp4_factor[t] = nvfp4_fc1_round_row(h, blocks, step->fp4 + t * hidden);
+            continue;
+        }
+        uint8_t *codes = step->fp4_codes + t * hidden / 2, *scales = step->fp4_scales + t * blocks;
+        step->fp4_factor[t] = nvfp4_fc1_quantise_row(h, blocks, codes, scales);
+        cpu_blocks4(codes, scales, (int64_t)blocks, step->fp4_h + t * blocks);
+    }
 }
 
 void cpu_experts(ops_step *step, int layer)
 {
     const cpu_layer *l = &step->backend->layer[layer];
-    bool shared = l->shared_gate.format != WEIGHT_NONE;
+    bool shared = l->shared_gate.format != WEIGHT_NONE, block4 = cpu_experts_block4(step->backend, layer);
     group_rows(step);
+    glu_work gate_up = {step, l, true, shared, block4, 1};
     if (step->backend->options.activation == MOE_ACTIVATION_NVFP4)
-        cpu_parallel(step, step->rows.count, quantise_rows, step);
-    glu_work gate_up = {step, l, true, shared, 1};
+        cpu_parallel(step, step->rows.count, quantise_rows, &gate_up);
     all_glus(&gate_up);
-    int64_t panels = (step->backend->model->hidden + LANES - 1) / LANES;
-    down_work down = {step, l, shared, cpu_panels_per_item(step, panels, 1)};
-    cpu_parallel(step, (panels + down.panels - 1) / down.panels, down_items, &down);
+    int64_t groups = (step->backend->model->hidden + GROUP - 1) / GROUP;
+    down_work down = {step, l, shared, block4, cpu_groups_per_item(step, groups, 1)};
+    cpu_parallel(step, (groups + down.groups - 1) / down.groups, down_items, &down);
 }
 
 void cpu_feed_dense(ops_step *step, int layer)
 {
     const cpu_layer *l = &step->backend->layer[layer];
     cpu_norm_rows(step, l->post_gain);
-    glu_work gate_up = {step, l, false, true, 1};
+    glu_work gate_up = {step, l, false, true, false, 1};
     all_glus(&gate_up);
     cpu_project_residual(step, &l->dense_down, step->z);
 }

@@ -1,5 +1,5 @@
 /*
- * The inner loops of the cpu backend: decoding of packed weights, products, activations.
+ * The inner loops of the cpu backend: decoding of index keys, products with them, activations.
  *
  * Every loop works on 16 independent lanes (16 outputs, 16 query heads, 16 tokens), so that a sum over K is one chain
  * in ascending K whatever the vector length of the machine. No multiplication is fused with an addition. Therefore all
@@ -28,19 +28,17 @@ typedef struct cpu_kernels {
     const char *name; /* "avx512", "avx2", "portable" */
 
     /*
-     * Columns [begin, end) of a panel to fp32, exact: out [end - begin][16]. A panel is 16 rows of a weight (or 16
-     * tokens of the index cache) in 16 lanes of 32 bits, each with consecutive columns of its row, lowest bits first:
+     * Columns [begin, end) of a panel to fp32, exact: out [end - begin][16]. A panel is 16 tokens of the index cache in
+     * 16 lanes of 32 bits, each with consecutive columns of its row, lowest bits first:
      *
      *     bf16    lines of 64 bytes for 2 columns
      *     e4m3    lines for 4 columns
-     *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, then a line with 4 UE8M0 scales a lane
      *     nvfp4   units of 64 columns: 8 lines of E2M1 codes, then a line with 4 E4M3 scales a lane
      *
      * `begin` is a multiple of 32, `end` of the format's group; a last unit is padded.
      */
     void (*decode_bf16)(const void *panel, int64_t begin, int64_t end, float *out);
     void (*decode_e4m3)(const void *panel, int64_t begin, int64_t end, float *out);
-    void (*decode_mxfp8)(const void *panel, int64_t begin, int64_t end, float *out);
     void (*decode_nvfp4)(const void *panel, int64_t begin, int64_t end, float *out);
 
     /* acc[r][p] += sum over i < k, ascending, of x[r][i] * w[p][i], for `rows` rows and `panels` (1 .. 4) panels;

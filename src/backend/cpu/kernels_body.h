@@ -92,32 +92,6 @@ TARGET static void decode_e4m3(const void *panel, int64_t begin, int64_t end, fl
             }
 }
 
-TARGET static void decode_mxfp8(const void *panel, int64_t begin, int64_t end, float *out)
-{
-    for (int64_t block = begin / 32; block < end / 32; block++, out += 32 * LANES) {
-        const char *unit = (const char *)panel + block / 4 * (MXFP8_UNIT_LINES * LINE);
-        const char *line = unit + block % 4 * (8 * LINE);
-        for (int part = 0; part < LANES; part += WIDTH) {
-            vec_int bytes;
-            vec scale;
-            LOAD(bytes, unit + (MXFP8_UNIT_LINES - 1) * LINE + 4 * part);
-            bytes = SHIFT_LEFT(bytes, 24 - 8 * (int)(block % 4));
-            e8m0_values(&bytes, &scale);
-            for (int j = 0; j < 8; j++) {
-                vec_int codes;
-                LOAD(codes, line + j * LINE + 4 * part);
-                for (int i = 0; i < 4; i++) {
-                    vec_int top = SHIFT_LEFT(codes, 24 - 8 * i);
-                    vec v;
-                    e4m3_values(&top, &v);
-                    v = v * scale;
-                    STORE(out + (4 * j + i) * LANES + part, v);
-                }
-            }
-        }
-    }
-}
-
 TARGET static void decode_nvfp4(const void *panel, int64_t begin, int64_t end, float *out)
 {
     for (int64_t group = begin / 16; group < end / 16; group++, out += 16 * LANES) {
@@ -231,7 +205,6 @@ const cpu_kernels KERNELS = {
     .name = NAME,
     .decode_bf16 = decode_bf16,
     .decode_e4m3 = decode_e4m3,
-    .decode_mxfp8 = decode_mxfp8,
     .decode_nvfp4 = decode_nvfp4,
     .product = product,
     .swiglu = swiglu_lanes,

@@ -1,17 +1,17 @@
 #include "backend/cpu/linear.h"
 
 #include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "number/e4m3.h"
 #include "number/fp16.h"
 #include "number/mxfp8.h"
 #include "number/nvfp4.h"
-
-/* Bytes of a panel that are asked for ahead: two of the largest units, so that scales come with their codes. */
-enum { PREFETCH = 2 * MXFP8_UNIT_LINES * LINE };
 
 /* Bytes of a file, divided by PACK_ROWS, that are packed before their pages are let go: large maps and their packed
  * copies are never in memory together. */
@@ -19,119 +19,189 @@ enum { PACK_SLICE = 4 << 20 };
 
 /* ---- Packing --------------------------------------------------------------------------------------------------- */
 
-static size_t panel_size(weight_format format, int64_t cols)
+static size_t packed_group_bytes(weight_format format, int64_t cols)
 {
     size_t k = (size_t)cols;
     switch (format) {
-    case WEIGHT_F32: return k * LINE;
-    case WEIGHT_BF16: return (k + 1) / 2 * LINE;
-    case WEIGHT_MXFP8: return (k + MXFP8_UNIT - 1) / MXFP8_UNIT * MXFP8_UNIT_LINES * LINE;
-    case WEIGHT_NVFP4: return (k + NVFP4_UNIT - 1) / NVFP4_UNIT * NVFP4_UNIT_LINES * LINE;
+    case WEIGHT_F32: return k * 2 * LINE;
+    case WEIGHT_BF16: return (k + 1) / 2 * 2 * LINE;
+    case WEIGHT_MXFP8: return (k + MXFP8_UNIT - 1) / MXFP8_UNIT * 2 * MXFP8_UNIT_LINES * LINE;
+    case WEIGHT_NVFP4: return (k + NVFP4_UNIT - 1) / NVFP4_UNIT * 2 * NVFP4_UNIT_LINES * LINE;
     default: return 0;
     }
 }
 
-/* 32 bits into lane n of a line; the bytes that a row does not have are zeros. */
-static void put(uint8_t *line, int n, const uint8_t *from, size_t bytes)
+/* Bytes of sixteen rows; a missing row is NULL. */
+typedef struct lanes16 {
+    const uint8_t *row[LANES];
+    size_t bytes; /* of a row */
+} lanes16;
+
+/* Four bytes of row n from `at` on; what a row does not have is zero. */
+static uint32_t word_of(const lanes16 *from, int n, size_t at)
 {
-    memcpy(line + 4 * n, from, bytes < 4 ? bytes : 4);
+    uint32_t word = 0;
+    if (!from->row[n] || at >= from->bytes) return 0;
+    if (at + 4 <= from->bytes)
+        memcpy(&word, from->row[n] + at, 4);
+    else
+        memcpy(&word, from->row[n] + at, from->bytes - at);
+    return word;
 }
 
-/* The codes of a row into units of `lines` lines, the last of which takes the scales of the unit, four a lane. */
-static void pack_units(const uint8_t *codes, size_t code_bytes, const uint8_t *scales, size_t scale_count, int lines,
-                       int n, uint8_t *panel)
+static void put_line(uint8_t *line, const lanes16 *from, size_t at)
 {
-    size_t lane = 4 * (size_t)(lines - 1); /* code bytes of a lane in a unit */
-    for (size_t at = 0; at < code_bytes; at += 4)
-        put(panel + (at / lane * (size_t)lines + at % lane / 4) * LINE, n, codes + at, code_bytes - at);
-    for (size_t at = 0; at < scale_count; at += 4)
-        put(panel + (at / 4 * (size_t)lines + (size_t)lines - 1) * LINE, n, scales + at, scale_count - at);
+    uint32_t word[LANES];
+    for (int n = 0; n < LANES; n++) word[n] = word_of(from, n, at);
+    memcpy(line, word, LINE);
 }
 
-/* One row of the weight into lane n of a zeroed panel. */
-static void pack_row(const weight *w, int64_t row, weight_format format, int n, uint8_t *panel)
+/* E4M3 codes: two bytes of all rows, then the next two. False: one of them is NaN. */
+static bool put_pairs(uint8_t *line, const lanes16 *from, size_t at)
 {
-    size_t cols = (size_t)w->cols, r = (size_t)row;
-    const uint8_t *data = w->data;
-    switch (format) {
+    uint16_t pair[2 * LANES];
+    uint32_t nan = 0;
+    for (int n = 0; n < LANES; n++) {
+        uint32_t word = word_of(from, n, at);
+        pair[n] = (uint16_t)word, pair[LANES + n] = (uint16_t)(word >> 16);
+        nan |= (word & 0x7F7F7F7F) + 0x01010101;
+    }
+    memcpy(line, pair, LINE);
+    return !(nan & 0x80808080);
+}
+
+/* An E4M3 scale with five exponent bits, so that subnormals are like other numbers. */
+static uint8_t wide_scale(uint8_t e4m3)
+{
+    static const uint8_t subnormal[8] = {0, 8, 16, 20, 24, 26, 28, 30};
+    return e4m3 < 8 ? subnormal[e4m3] : (uint8_t)(e4m3 + 24);
+}
+
+/* Four scales a lane. False: one of them is not allowed. */
+static bool put_scales(uint8_t *line, const lanes16 *from, size_t at, weight_format format)
+{
+    bool good = true;
+    put_line(line, from, at);
+    for (int i = 0; i < LINE; i++) {
+        if (format == WEIGHT_NVFP4) {
+            if (line[i] == 0x80) line[i] = 0;
+            good &= line[i] < 0x7F;
+            line[i] = wide_scale(line[i] & 0x7F);
+        } else {
+            good &= line[i] <= 246;
+        }
+    }
+    return good;
+}
+
+static void put_f16(uint8_t *panel, const lanes16 *from, size_t cols)
+{
+    for (size_t k = 0; k < cols; k++)
+        for (int n = 0; n < LANES; n++) {
+            uint16_t half = 0;
+            if (from->row[n]) memcpy(&half, from->row[n] + 2 * k, 2);
+            float x = fp16_to_float(half);
+            memcpy(panel + k * 2 * LINE + 4 * (size_t)n, &x, sizeof x);
+        }
+}
+
+/* Sixteen rows into a panel, the first of whose lines is given. */
+static bool pack_panel(const weight *w, const lanes16 *data, const lanes16 *scales, uint8_t *panel)
+{
+    bool good = true;
+    size_t unit_lines = w->format == WEIGHT_MXFP8 ? MXFP8_UNIT_LINES : NVFP4_UNIT_LINES, codes = unit_lines - 1;
+    switch (w->format) {
+    case WEIGHT_F16: put_f16(panel, data, (size_t)w->cols); break;
     case WEIGHT_F32:
-        for (size_t k = 0; k < cols; k++) {
-            float x;
-            if (w->format == WEIGHT_F16) {
-                uint16_t half;
-                memcpy(&half, data + (r * cols + k) * 2, sizeof half);
-                x = fp16_to_float(half);
-            } else {
-                memcpy(&x, data + (r * cols + k) * 4, sizeof x);
-            }
-            memcpy(panel + k * LINE + 4 * (size_t)n, &x, sizeof x);
+    case WEIGHT_BF16:
+        for (size_t at = 0; at < data->bytes; at += 4, panel += 2 * LINE) put_line(panel, data, at);
+        break;
+    default:
+        for (size_t unit = 0; unit * codes * 4 < data->bytes; unit++, panel += 2 * unit_lines * LINE) {
+            for (size_t j = 0; j < codes; j++)
+                if (w->format == WEIGHT_MXFP8)
+                    good &= put_pairs(panel + j * LINE, data, (unit * codes + j) * 4);
+                else
+                    put_line(panel + j * LINE, data, (unit * codes + j) * 4);
+            good &= put_scales(panel + codes * LINE, scales, unit * 4, w->format);
         }
         break;
-    case WEIGHT_BF16:
-        for (size_t at = 0; at < cols * 2; at += 4)
-            put(panel + at / 4 * LINE, n, data + r * cols * 2 + at, cols * 2 - at);
-        break;
-    case WEIGHT_MXFP8:
-        pack_units(data + r * cols, cols, w->scales + r * (cols / MXFP8_BLOCK), cols / MXFP8_BLOCK, MXFP8_UNIT_LINES, n,
-                   panel);
-        break;
-    default: /* WEIGHT_NVFP4 */
-        pack_units(data + r * (cols / 2), cols / 2, w->scales + r * (cols / NVFP4_GROUP), cols / NVFP4_GROUP,
-                   NVFP4_UNIT_LINES, n, panel);
-        break;
     }
+    return good;
 }
 
-void cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *l)
+bool cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *l)
 {
     assert(first % PACK_ROWS == 0 && first + part->rows <= l->rows);
-    for (int64_t row = 0; row < part->rows; row += LANES) {
-        uint8_t *panel = l->data + (size_t)((first + row) / LANES) * l->panel_bytes;
-        int64_t rows = part->rows - row < LANES ? part->rows - row : LANES;
-        memset(panel, 0, l->panel_bytes);
-        for (int64_t n = 0; n < rows; n++) pack_row(part, row + n, l->format, (int)n, panel);
+    bool good = true;
+    size_t unit = LINE; /* from one panel to the other */
+    if (l->format == WEIGHT_MXFP8) unit = MXFP8_UNIT_LINES * LINE;
+    if (l->format == WEIGHT_NVFP4) unit = NVFP4_UNIT_LINES * LINE;
+    lanes16 data = {.bytes = weight_row_data(part)}, scales = {.bytes = weight_row_scales(part)};
+    for (int64_t panel = 0; panel < (part->rows + GROUP - 1) / GROUP * 2; panel++) {
+        for (int n = 0; n < LANES; n++) {
+            int64_t row = panel * LANES + n;
+            bool there = row < part->rows;
+            data.row[n] = there ? (const uint8_t *)part->data + (size_t)row * data.bytes : NULL;
+            scales.row[n] = there && part->scales ? part->scales + (size_t)row * scales.bytes : NULL;
+        }
+        uint8_t *group = l->data + (size_t)(first / GROUP + panel / 2) * l->group_bytes;
+        good &= pack_panel(part, &data, &scales, group + (size_t)(panel % 2) * unit);
     }
+    return good;
 }
 
 hy_status cpu_linear_shape(const weight *w, const char *what, cpu_linear *linear, hy_error *err)
 {
     *linear = (cpu_linear){0};
     if (w->format == WEIGHT_NONE) return HY_OK;
-    int group = w->format == WEIGHT_MXFP8 ? MXFP8_BLOCK : w->format == WEIGHT_NVFP4 ? NVFP4_GROUP : 1;
-    if (w->cols % group != 0)
+    int block = w->format == WEIGHT_MXFP8 ? MXFP8_BLOCK : w->format == WEIGHT_NVFP4 ? NVFP4_GROUP : 1;
+    if (w->cols % block != 0)
         return error_at(err, HY_UNSUPPORTED, what, "the cpu backend needs %s columns in multiples of %d, not %lld",
-                        weight_format_name(w->format), group, (long long)w->cols);
+                        weight_format_name(w->format), block, (long long)w->cols);
     *linear = (cpu_linear){
         .format = w->format == WEIGHT_F16 ? WEIGHT_F32 : w->format,
         .rows = w->rows,
         .cols = w->cols,
-        .panels = (w->rows + LANES - 1) / LANES,
+        .groups = (w->rows + GROUP - 1) / GROUP,
         .factor = w->format == WEIGHT_NVFP4 ? w->global : 1,
         .divides = w->format == WEIGHT_NVFP4 && w->divides,
     };
-    linear->panel_bytes = panel_size(linear->format, linear->cols);
+    linear->group_bytes = packed_group_bytes(linear->format, linear->cols);
     return HY_OK;
 }
 
 size_t cpu_linear_bytes(const cpu_linear *linear)
 {
-    return (size_t)linear->panels * linear->panel_bytes;
+    return (size_t)linear->groups * linear->group_bytes;
+}
+
+/* Memory that a product walks through as a whole, on large pages from its first byte on if it fills any. */
+static uint8_t *packed_memory(size_t bytes)
+{
+    enum { HUGE = 2 << 20 };
+    if (bytes < HUGE) return memory_alloc(bytes, 1);
+    uint8_t *data = aligned_alloc(HUGE, (bytes + LINE - 1) / LINE * LINE);
+    if (data) memory_prefer_huge(data, bytes);
+    return data;
 }
 
 typedef struct pack_work {
     const weight *w;
     int64_t first; /* row of the whole weight where `w` begins */
     cpu_linear *linear;
+    atomic_bool bad;
 } pack_work;
 
 static void pack_items(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
-    const pack_work *work = arg;
+    pack_work *work = arg;
     int64_t first = begin * PACK_ROWS, rows = end * PACK_ROWS;
     if (rows > work->w->rows) rows = work->w->rows;
     weight part = weight_rows(work->w, first, rows - first);
-    cpu_linear_pack_rows(&part, work->first + first, work->linear);
+    if (!cpu_linear_pack_rows(&part, work->first + first, work->linear))
+        atomic_store_explicit(&work->bad, true, memory_order_relaxed);
 }
 
 hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
@@ -141,20 +211,25 @@ hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cons
     hy_status status = cpu_linear_shape(w, what, &l, err);
     *linear = (cpu_linear){0};
     if (status != HY_OK || w->format == WEIGHT_NONE) return status;
-    l.data = memory_alloc((size_t)l.panels, l.panel_bytes);
-    if (!l.data) return error_memory(err, what, (size_t)l.panels * l.panel_bytes);
-    memory_prefer_huge(l.data, cpu_linear_bytes(&l));
+    l.data = packed_memory(cpu_linear_bytes(&l));
+    if (!l.data) return error_memory(err, what, cpu_linear_bytes(&l));
     uint64_t at;
-    bool mapped = weight_file_find(files, file_count, w->data, &at) != NULL;
+    bool mapped = weight_file_find(files, file_count, w->data, &at) != NULL, bad = false;
     size_t row_bytes = weight_row_data(w) + weight_row_scales(w);
     int64_t slice = (int64_t)(PACK_SLICE / (row_bytes + 1) + 1) * PACK_ROWS;
-    for (int64_t first = 0; first < w->rows; first += slice) {
+    for (int64_t first = 0; first < w->rows && !bad; first += slice) {
         weight part = weight_rows(w, first, w->rows - first < slice ? w->rows - first : slice);
-        pack_work work = {&part, first, &l};
-        threads_run(pool, (part.rows + PACK_ROWS - 1) / PACK_ROWS, 4, pack_items, &work);
+        pack_work work = {&part, first, &l, false};
+        threads_run(pool, (part.rows + PACK_ROWS - 1) / PACK_ROWS, 2, pack_items, &work);
+        bad = work.bad;
         if (!mapped) continue;
         file_map_drop(part.data, (size_t)part.rows * weight_row_data(&part));
         file_map_drop(part.scales, (size_t)part.rows * weight_row_scales(&part));
+    }
+    if (bad) {
+        cpu_linear_free(&l);
+        return error_at(err, HY_BAD_MODEL, what, "its %s weights hold a NaN or a scale that no quantiser writes",
+                        weight_format_name(w->format));
     }
     *linear = l;
     return HY_OK;
@@ -166,68 +241,114 @@ void cpu_linear_free(cpu_linear *linear)
     *linear = (cpu_linear){0};
 }
 
+void cpu_blocks4(const uint8_t *codes, const uint8_t *scales, int64_t blocks, cpu_block4 *out)
+{
+    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    for (int64_t b = 0; b < blocks; b++) {
+        int sum = 0;
+        for (int i = 0; i < NVFP4_GROUP; i++) {
+            int8_t code = twice[codes[b * 8 + i / 2] >> 4 * (i % 2) & 15];
+            out[b].code[i / 8 * 8 + i % 2 * 4 + i % 8 / 2] = code;
+            sum += code;
+        }
+        out[b].scale = e4m3_to_float(scales[b]) * 0x1p115f; /* NVFP4_OFFSET, and 1/4 */
+        out[b].correction = -12 * sum;
+    }
+}
+
 /* ---- Products -------------------------------------------------------------------------------------------------- */
 
-/* Columns [begin, end) of a panel; begin is a multiple of 32. */
-static void decode(const cpu_kernels *kernels, const cpu_panel *p, int64_t begin, int64_t end, float *out)
+static const uint8_t *group_data(const cpu_group *g)
 {
-    const uint8_t *data = p->w->data + (size_t)p->panel * p->w->panel_bytes;
-    switch (p->w->format) {
-    case WEIGHT_BF16: kernels->decode_bf16(data, begin, end, out); break;
-    case WEIGHT_MXFP8: kernels->decode_mxfp8(data, begin, end, out); break;
-    case WEIGHT_NVFP4: kernels->decode_nvfp4(data, begin, end, out); break;
-    default: memcpy(out, data + (size_t)begin * LINE, (size_t)(end - begin) * LINE); break;
+    return g->w->data + (size_t)g->group * g->w->group_bytes;
+}
+
+static cpu_few few_function(const cpu_products *p, weight_format format)
+{
+    switch (format) {
+    case WEIGHT_BF16: return p->few_bf16;
+    case WEIGHT_MXFP8: return p->few_mxfp8;
+    case WEIGHT_NVFP4: return p->few_nvfp4;
+    default: return NULL;
     }
 }
 
-/*
- * Asks for bytes of a panel as far ahead as they will be needed, as many as columns [begin, end) take. Decoding a line
- * takes so many instructions that the processor by itself has too few reads under way to fill the memory's bandwidth.
- */
-static void prefetch(const cpu_panel *p, int64_t begin, int64_t end)
+/* Columns [begin, end) of a group, [end - begin][32]; those of f32 lie there as they are. */
+static const float *expand(const cpu_products *p, const cpu_group *g, int64_t begin, int64_t end, float *out)
 {
-    const uint8_t *panel = p->w->data + (size_t)p->panel * p->w->panel_bytes;
-    size_t from = panel_size(p->w->format, begin) + PREFETCH, to = panel_size(p->w->format, end) + PREFETCH;
-    for (size_t at = from; at < to && at < p->w->panel_bytes; at += LINE) __builtin_prefetch(panel + at);
-}
-
-/* sums [rows][panels][16] += the products over columns [begin, end). */
-static void multiply_slice(const cpu_kernels *kernels, const cpu_product *work, const cpu_panel *panel, int panels,
-                           const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
-{
-    for (int64_t k = begin; k < end; k += K_CHUNK) {
-        int64_t stop = end - k < K_CHUNK ? end : k + K_CHUNK;
-        const float *chunk[TILE_ROWS];
-        for (int r = 0; r < rows; r++) chunk[r] = x[r] + k;
-        for (int p = 0; p < panels; p++) prefetch(&panel[p], k, stop);
-        for (int p = 0; p < panels; p++) decode(kernels, &panel[p], k, stop, work->decoded + p * K_CHUNK * LANES);
-        kernels->product(chunk, rows, work->decoded, K_CHUNK * LANES, panels, (int)(stop - k), sums);
+    const uint8_t *data = group_data(g);
+    switch (g->w->format) {
+    case WEIGHT_BF16: p->expand_bf16(data, begin, end, out); break;
+    case WEIGHT_MXFP8: p->expand_mxfp8(data, begin, end, out); break;
+    case WEIGHT_NVFP4: p->expand_nvfp4(data, begin, end, out); break;
+    default: return (const float *)(const void *)(data + (size_t)begin * 2 * LINE);
     }
+    return out;
 }
 
-/* The outer factors of NVFP4. */
-static void apply_factor(const cpu_panel *panel, int panels, int rows, float *sums)
+/* sums [groups][rows][32] += products over columns [begin, end), chunk by chunk, so that the rows' inputs stay near
+ * while the groups take turns. */
+static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
+                            const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
 {
-    for (int p = 0; p < panels; p++) {
-        const cpu_linear *w = panel[p].w;
-        if (w->format != WEIGHT_NVFP4) continue;
-        for (int r = 0; r < rows; r++) {
-            float *y = sums + (r * panels + p) * LANES;
-            for (int n = 0; n < LANES; n++) y[n] = w->divides ? y[n] / w->factor : y[n] * w->factor;
+    weight_format format = group->w->format;
+    bool pairs = p->multiply_pairs && rows > FEW_ROWS / 2 && format != WEIGHT_F32;
+    uint32_t *inputs = work->pairs + K_CHUNK / 2 * GROUP;
+    for (int64_t at = begin; at < end; at += K_CHUNK) {
+        int64_t stop = end - at < K_CHUNK ? end : at + K_CHUNK;
+        int k = (int)(stop - at);
+        for (int r = 0; r < rows && pairs; r++) p->pair_row(x[r] + at, k, inputs + r * (K_CHUNK / 2));
+        for (int g = 0; g < groups; g++) {
+            float *to = sums + g * rows * GROUP;
+            const float *w = expand(p, &group[g], at, stop, work->expanded);
+            if (pairs) {
+                p->pair_weights(w, k, work->pairs);
+                p->multiply_pairs(inputs, rows, work->pairs, (k + 1) / 2, to);
+            } else if (format == WEIGHT_F32) {
+                p->multiply_f32(x, at, rows, w, k, to);
+            } else {
+                p->multiply(x, at, rows, w, k, to);
+            }
         }
     }
 }
 
-const float *cpu_multiply(const cpu_kernels *kernels, const cpu_product *work, const cpu_panel *panel, int panels,
+static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
+                           const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
+{
+    cpu_few few = few_function(p, group->w->format);
+    if (few && rows <= FEW_ROWS && !(p->multiply_pairs && rows > FEW_ROWS / 2)) {
+        for (int g = 0; g < groups; g++) few(x, rows, group_data(&group[g]), begin, end, sums + g * rows * GROUP);
+    } else if (rows <= FEW_ROWS) { /* one stream after the other */
+        for (int g = 0; g < groups; g++)
+            multiply_chunks(p, work, &group[g], 1, x, rows, begin, end, sums + g * rows * GROUP);
+    } else {
+        multiply_chunks(p, work, group, groups, x, rows, begin, end, sums);
+    }
+}
+
+/* The outer factors of NVFP4. */
+static void apply_factors(const cpu_group *group, int groups, int rows, float *sums)
+{
+    for (int g = 0; g < groups; g++) {
+        const cpu_linear *w = group[g].w;
+        if (w->format != WEIGHT_NVFP4) continue;
+        float *y = sums + g * rows * GROUP;
+        for (int i = 0; i < rows * GROUP; i++) y[i] = w->divides ? y[i] / w->factor : y[i] * w->factor;
+    }
+}
+
+const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work, const cpu_group *group, int groups,
                           const float *const *x, int rows, bool sliced)
 {
-    int64_t cols = panel->w->cols, groups = (cols + 31) / 32;
-    size_t count = (size_t)(rows * panels) * LANES; /* floats of one slice */
+    assert(rows <= TILE_ROWS && groups <= MAX_GROUPS);
+    int64_t cols = group->w->cols, blocks = (cols + 31) / 32;
+    size_t count = (size_t)(rows * groups) * GROUP; /* floats of one slice */
     int slices = sliced ? K_SLICES : 1;
     memset(work->sums, 0, (size_t)slices * count * sizeof(float));
     for (int i = 0; i < slices; i++) {
-        int64_t begin = i * groups / slices * 32, end = (i + 1) * groups / slices * 32;
-        multiply_slice(kernels, work, panel, panels, x, rows, begin, end < cols ? end : cols,
+        int64_t begin = i * blocks / slices * 32, end = (i + 1) * blocks / slices * 32;
+        multiply_slice(products, work, group, groups, x, rows, begin, end < cols ? end : cols,
                        work->sums + (size_t)i * count);
     }
     for (int width = 1; width < slices; width *= 2)
@@ -236,6 +357,21 @@ const float *cpu_multiply(const cpu_kernels *kernels, const cpu_product *work, c
             const float *b = work->sums + (size_t)(i + width) * count;
             for (size_t j = 0; j < count; j++) a[j] += b[j];
         }
-    apply_factor(panel, panels, rows, work->sums);
+    apply_factors(group, groups, rows, work->sums);
+    return work->sums;
+}
+
+const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch *work, const cpu_group *group,
+                                 int groups, const cpu_block4 *const *x, int rows)
+{
+    assert(rows <= TILE_ROWS && groups <= MAX_GROUPS && group->w->format == WEIGHT_NVFP4);
+    enum { CHUNK = 16 }; /* blocks; with many rows the groups take turns */
+    int64_t blocks = group->w->cols / NVFP4_GROUP, chunk = rows <= FEW_ROWS ? blocks : CHUNK;
+    memset(work->sums, 0, (size_t)(rows * groups) * GROUP * sizeof(float));
+    for (int64_t at = 0; at < blocks; at += chunk)
+        for (int g = 0; g < groups; g++)
+            products->multiply_block4(x, rows, group_data(&group[g]), at, at + chunk < blocks ? at + chunk : blocks,
+                                      work->expanded, work->sums + g * rows * GROUP);
+    apply_factors(group, groups, rows, work->sums);
     return work->sums;
 }

@@ -1,38 +1,37 @@
 /*
  * Projections of the cpu backend.
  *
- * At open a weight [N, K] is copied into panels of 16 outputs with K outside (see kernels.h), in the bytes of its own
- * format, so that the packed weights take what the file takes (K is padded to whole units); f16 becomes f32. A product
- * decodes K_CHUNK columns of up to MAX_PANELS panels into a buffer that stays in the first-level cache and uses it for
- * up to TILE_ROWS rows.
+ * At open a weight [N, K] is copied into groups of 32 outputs with K outside (products.h), in as many bits as its own
+ * format takes (K is padded to whole units); f16 becomes f32. With few rows a product walks through a group once, the
+ * sums in registers. With more it expands K_CHUNK columns of a group into a buffer that stays in the first-level cache
+ * and serves up to TILE_ROWS rows.
  *
- * Numerics: inputs are bf16 values (or exact 4-bit products), decoded weights are exact, so but for f32 weights every
- * product is exact in fp32. One output is one chain in ascending K from 0; with eight slices the slices of K are chains
- * of their own, folded ((0+1)+(2+3))+((4+5)+(6+7)). The outer factor of NVFP4 multiplies (or divides) the finished sum,
- * where weight_row applies it to every weight: the two differ by rounding alone.
+ * Numerics: see products.h and docs/numerics.md. One output is one chain from 0; with eight slices the slices of K are
+ * chains of their own, folded ((0+1)+(2+3))+((4+5)+(6+7)). The outer factor of NVFP4 multiplies (or divides) the
+ * finished sum, where weight_row applies it to every weight: the two differ by rounding alone.
  */
 #ifndef HAYATE_BACKEND_CPU_LINEAR_H
 #define HAYATE_BACKEND_CPU_LINEAR_H
 
-#include "backend/cpu/kernels.h"
-#include "checkpoint/tensor.h"
+#include "backend/cpu/products.h"
 #include "base/threads.h"
+#include "checkpoint/tensor.h"
 
 enum {
-    K_CHUNK = 64,   /* columns decoded at a time; a multiple of 32 */
-    TILE_ROWS = 64, /* rows that share a decoded chunk */
+    MAX_GROUPS = 4,  /* of one product */
+    TILE_ROWS = 128, /* rows that share an expanded chunk */
     K_SLICES = 8,
-    PACK_ROWS = LANES, /* rows that are packed together */
+    PACK_ROWS = GROUP, /* rows that are packed together */
 };
 
 typedef struct cpu_linear {
     weight_format format;
     int64_t rows, cols;
-    int64_t panels;     /* ceil(rows / 16); missing rows are zeros */
-    size_t panel_bytes;
-    uint8_t *data;      /* [panels, panel_bytes], owned; lines are aligned */
-    float factor;       /* NVFP4: the finished sum is multiplied with it, or ... */
-    bool divides;       /* ... divided by it */
+    int64_t groups; /* ceil(rows / 32); missing rows are zeros */
+    size_t group_bytes;
+    uint8_t *data; /* [groups, group_bytes], owned; lines are aligned */
+    float factor;  /* NVFP4: the finished sum is multiplied with it, or ... */
+    bool divides;  /* ... divided by it */
 } cpu_linear;
 
 /* Everything of a packed weight but its memory. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the format
@@ -40,35 +39,45 @@ typedef struct cpu_linear {
 hy_status cpu_linear_shape(const weight *w, const char *what, cpu_linear *linear, hy_error *err);
 size_t cpu_linear_bytes(const cpu_linear *linear); /* that `data` must have */
 /* Packs rows [first, first + part->rows) of a weight, which `part` holds alone; first is a multiple of PACK_ROWS, and so is
- * their number but at the end of the weight. */
-void cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *linear);
-/* Shape, memory and all rows, on the pool. Pages of the maps `files` are let go as they have been packed. */
+ * their number but at the end of the weight. False: a code or a scale is NaN, a scale of NVFP4 negative or one of MXFP8
+ * above 2^119. */
+bool cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *linear);
+/* Shape, memory and all rows, on the pool. Pages of the maps `files` are let go as they have been packed. HY_BAD_MODEL:
+ * weights that are no numbers. */
 hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
                           cpu_linear *linear, hy_error *err);
 void cpu_linear_free(cpu_linear *linear);
 
-/* One panel of a weight, as an operand of a product. */
-typedef struct cpu_panel {
+/* 32 outputs of a weight, as an operand of a product. */
+typedef struct cpu_group {
     const cpu_linear *w;
-    int64_t panel;
-} cpu_panel;
+    int64_t group;
+} cpu_group;
 
 /* What one worker needs for a product. */
-typedef struct cpu_product {
-    float *decoded; /* [MAX_PANELS][K_CHUNK][16] */
-    float *sums;    /* [K_SLICES][TILE_ROWS][MAX_PANELS][16] */
-} cpu_product;
+typedef struct cpu_scratch {
+    float *expanded; /* [K_CHUNK][32] */
+    uint32_t *pairs; /* [K_CHUNK / 2][32] weights, then [TILE_ROWS][K_CHUNK / 2] inputs */
+    float *sums;     /* [K_SLICES][MAX_GROUPS][TILE_ROWS][32] */
+} cpu_scratch;
 
 enum {
-    PRODUCT_DECODED = MAX_PANELS * K_CHUNK * LANES,              /* floats */
-    PRODUCT_SUMS = K_SLICES * TILE_ROWS * MAX_PANELS * LANES,
+    SCRATCH_EXPANDED = K_CHUNK * GROUP, /* elements of four bytes */
+    SCRATCH_PAIRS = K_CHUNK / 2 * (GROUP + TILE_ROWS),
+    SCRATCH_SUMS = K_SLICES * MAX_GROUPS * TILE_ROWS * GROUP,
 };
 
 /*
- * The products of `rows` (up to TILE_ROWS) inputs x[r] [K] with up to MAX_PANELS panels of the same K, into
- * work->sums [rows][panels][16], which is also returned.
+ * The products of `rows` (up to TILE_ROWS) inputs x[r] [K], bf16 values (any for f32 weights), with up to MAX_GROUPS
+ * groups of the same K and format, into work->sums [groups][rows][32], which is also returned.
  */
-const float *cpu_multiply(const cpu_kernels *kernels, const cpu_product *work, const cpu_panel *panel, int panels,
+const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work, const cpu_group *group, int groups,
                           const float *const *x, int rows, bool sliced);
+/* The same for 4-bit inputs x[r] [K / 16] and NVFP4 groups. */
+const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch *work, const cpu_group *group,
+                                 int groups, const cpu_block4 *const *x, int rows);
+
+/* A quantised row, codes [blocks * 8] and E4M3 scales [blocks] of number/nvfp4.h, as 4-bit inputs. */
+void cpu_blocks4(const uint8_t *codes, const uint8_t *scales, int64_t blocks, cpu_block4 *out);
 
 #endif

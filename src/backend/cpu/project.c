@@ -11,10 +11,10 @@
 
 /* ---- Projections ------------------------------------------------------------------------------------------------ */
 
-int cpu_panels_per_item(const ops_step *step, int64_t panels, int64_t tiles)
+int cpu_groups_per_item(const ops_step *step, int64_t groups, int64_t tiles)
 {
-    int n = MAX_PANELS;
-    while (n > 1 && (panels + n - 1) / n * tiles < 2 * (int64_t)step->workers) n /= 2;
+    int n = MAX_GROUPS;
+    while (n > 1 && (groups + n - 1) / n * tiles < 8 * (int64_t)step->workers) n /= 2;
     return n;
 }
 
@@ -25,36 +25,37 @@ typedef struct project_work {
     const float *x; /* [count, K] */
     int32_t count;
     int64_t tiles;   /* row tiles */
-    int panels;      /* of an item */
+    int groups;      /* of an item */
     float *residual; /* added to instead of outputs->out */
 } project_work;
 
-/* Items of an output: row tiles inside, groups of panels outside, so that packed bytes are used while they are near. */
+/* Items of an output: row tiles inside, runs of groups outside, so that packed bytes are used while they are near. */
 static int64_t output_items(const project_work *work, const cpu_linear *w)
 {
-    return (w->panels + work->panels - 1) / work->panels * work->tiles;
+    return (w->groups + work->groups - 1) / work->groups * work->tiles;
 }
 
 static void project_item(const project_work *work, const cpu_output *output, int64_t item, int worker)
 {
     const cpu_linear *w = output->w;
-    int64_t first = item / work->tiles * work->panels, row = item % work->tiles * TILE_ROWS;
-    int panels = (int)(w->panels - first < work->panels ? w->panels - first : work->panels);
+    int64_t first = item / work->tiles * work->groups, row = item % work->tiles * TILE_ROWS;
+    int groups = (int)(w->groups - first < work->groups ? w->groups - first : work->groups);
     int rows = (int)(work->count - row < TILE_ROWS ? work->count - row : TILE_ROWS);
-    cpu_panel panel[MAX_PANELS];
-    const float *x[TILE_ROWS];
-    for (int p = 0; p < panels; p++) panel[p] = (cpu_panel){w, first + p};
+    cpu_group group[MAX_GROUPS] = {{NULL, 0}};
+    const float *x[TILE_ROWS] = {NULL};
+    for (int g = 0; g < groups; g++) group[g] = (cpu_group){w, first + g};
     for (int r = 0; r < rows; r++) x[r] = work->x + (row + r) * w->cols;
-    const float *y = cpu_multiply(work->step->backend->kernels, &work->step->worker[worker].product, panel, panels, x,
-                                  rows, work->residual != NULL);
-    int64_t width = w->rows - first * LANES < panels * LANES ? w->rows - first * LANES : panels * LANES;
-    for (int r = 0; r < rows; r++) {
-        float *out = (work->residual ? work->residual : output->out) + (row + r) * w->rows + first * LANES;
-        const float *from = y + r * panels * LANES;
-        if (work->residual)
-            for (int64_t i = 0; i < width; i++) out[i] += from[i];
-        else
-            for (int64_t i = 0; i < width; i++) out[i] = from[i];
+    const float *from = cpu_multiply(work->step->backend->products, &work->step->worker[worker].product, group, groups,
+                                     x, rows, work->residual != NULL);
+    for (int g = 0; g < groups; g++) {
+        int64_t n = (first + g) * GROUP, width = w->rows - n < GROUP ? w->rows - n : GROUP;
+        for (int r = 0; r < rows; r++, from += GROUP) {
+            float *out = (work->residual ? work->residual : output->out) + (row + r) * w->rows + n;
+            if (work->residual)
+                for (int64_t i = 0; i < width; i++) out[i] += from[i];
+            else
+                for (int64_t i = 0; i < width; i++) out[i] = from[i];
+        }
     }
 }
 
@@ -73,9 +74,9 @@ static void project(const ops_step *step, const cpu_output *outputs, int n, cons
                     float *residual)
 {
     project_work work = {step, outputs, n, x, count, (count + TILE_ROWS - 1) / TILE_ROWS, 1, residual};
-    int64_t panels = 0, items = 0;
-    for (int i = 0; i < n; i++) panels += outputs[i].w->panels;
-    work.panels = cpu_panels_per_item(step, panels, work.tiles);
+    int64_t groups = 0, items = 0;
+    for (int i = 0; i < n; i++) groups += outputs[i].w->groups;
+    work.groups = cpu_groups_per_item(step, groups, work.tiles);
     for (int i = 0; i < n; i++) items += output_items(&work, outputs[i].w);
     cpu_parallel(step, items, project_items, &work);
 }

@@ -35,6 +35,7 @@ static hy_status cpu_open(const ops_model *model, const ops_options *options, op
     *b = (ops_backend){.model = model,
                        .options = *options,
                        .kernels = cpu_kernels_best(),
+                       .products = cpu_products_best(),
                        .blocks = cpu_blocks_best(),
                        .pool = options->pool};
     if (!b->pool) {
@@ -77,7 +78,9 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
     size_t index_heads = (size_t)m->index_heads, top = (size_t)m->index_top, per_token = (size_t)m->experts_per_token;
     size_t f = sizeof(float), i = sizeof(int32_t);
     size_t moe = per_token * (size_t)m->expert_width + (size_t)m->shared_width, dense = (size_t)m->dense_width;
-    bool fp4 = s->backend->options.activation == MOE_ACTIVATION_NVFP4;
+    bool block4 = false, plain4 = false;
+    for (int n = 0; n < m->layers && s->backend->options.activation == MOE_ACTIVATION_NVFP4; n++)
+        if (m->layer[n].moe) *(cpu_experts_block4(s->backend, n) ? &block4 : &plain4) = true;
     const host_array arrays[] = {
         {&s->tiles, rows, 1, sizeof *s->tiles},
         {&s->x, rows, hidden, f},
@@ -98,8 +101,12 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         {&s->route_weights, rows, per_token, f},
         {&s->expert_first, (size_t)m->experts + 1, 1, i},
         {&s->members, rows, per_token, i},
-        {&s->fp4, fp4 ? rows : 0, hidden, f},
         {&s->fp4_factor, rows, 1, f},
+        {&s->fp4_h, block4 ? rows : 0, hidden / 16, sizeof *s->fp4_h},
+        {&s->fp4_z, block4 ? rows : 0, per_token * (size_t)m->expert_width / 16, sizeof *s->fp4_z},
+        {&s->fp4_codes, block4 ? rows : 0, hidden / 2, 1},
+        {&s->fp4_scales, block4 ? rows : 0, hidden / 16, 1},
+        {&s->fp4, plain4 ? rows : 0, hidden, f},
         {&s->z, rows, moe > dense ? moe : dense, f},
         {&s->sum, rows, hidden, f},
         {&s->logits, (size_t)s->limits.logit_rows, (size_t)m->vocab, f},
@@ -114,8 +121,9 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
     const ops_model *m = step->backend->model;
     size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim, widest = dim > index_dim ? dim : index_dim;
     const host_array arrays[] = {
-        {&w->product.decoded, PRODUCT_DECODED, 1, sizeof(float)},
-        {&w->product.sums, PRODUCT_SUMS, 1, sizeof(float)},
+        {&w->product.expanded, SCRATCH_EXPANDED, 1, sizeof(float)},
+        {&w->product.pairs, SCRATCH_PAIRS, 1, sizeof(uint32_t)},
+        {&w->product.sums, SCRATCH_SUMS, 1, sizeof(float)},
         {&w->keys, CACHE_BLOCK, widest, sizeof(float)},
         {&w->values, CACHE_BLOCK, dim, sizeof(float)},
         {&w->query, ROW_TILE * LANES, dim, sizeof(float)},
@@ -133,36 +141,16 @@ static void step_close(ops_step *s)
     if (!s) return;
     for (int i = 0; i < s->workers && s->worker; i++) {
         cpu_worker *w = &s->worker[i];
-        void *scratch[] = {w->product.decoded, w->product.sums, w->keys,  w->values, w->query, w->out,
-                           w->block,           w->index_sums,   w->bytes, w->sample};
+        void *scratch[] = {w->product.expanded, w->product.pairs, w->product.sums, w->keys,
+                           w->values,           w->query,         w->out,          w->block,
+                           w->index_sums,       w->bytes,         w->sample};
         for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
     }
-    void *arrays[] = {s->tiles,
-                      s->x,
-                      s->h,
-                      s->cosine,
-                      s->sine,
-                      s->q,
-                      s->k,
-                      s->v,
-                      s->index_q,
-                      s->index_k,
-                      s->scores,
-                      s->candidates,
-                      s->blocks,
-                      s->attention,
-                      s->router,
-                      s->routes,
-                      s->route_weights,
-                      s->expert_first,
-                      s->members,
-                      s->fp4,
-                      s->fp4_factor,
-                      s->z,
-                      s->sum,
-                      s->logits,
-                      s->logit_row,
-                      s->worker,
+    void *arrays[] = {s->tiles,   s->x,          s->h,       s->cosine,  s->sine,          s->q,
+                      s->k,       s->v,          s->index_q, s->index_k, s->scores,        s->candidates,
+                      s->blocks,  s->attention,  s->router,  s->routes,  s->route_weights, s->expert_first,
+                      s->members, s->fp4_factor, s->fp4_h,   s->fp4_z,   s->fp4_codes,     s->fp4_scales,
+                      s->fp4,     s->z,          s->sum,     s->logits,  s->logit_row,     s->worker,
                       s};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) memory_free(arrays[n]);
 }

@@ -1,0 +1,307 @@
+/*
+ * Loops of projections that AVX-512 does better than the generic source. Included by products_avx512*.c.
+ *
+ * With few rows a product is one walk over a group: a line is read once, expanded in registers and used for all rows
+ * whose sums stay in registers too. Lines are asked for AHEAD bytes before they are read: expanding one takes so many
+ * instructions that the processor by itself has too few reads under way.
+ *
+ *     nvfp4 x bf16   per 16 weights: shift, permute (a table of the 16 codes), multiply by the block's scale, and one
+ *                    multiply-add a row
+ *     mxfp8 x bf16   codes become fp16 bits (3 or 2 operations for 32), vcvtph2ps, multiply by the block's scale
+ *     bf16           a shift or a mask
+ *     nvfp4 x nvfp4  vpermb turns nibbles into 2 * E2M1 + 12, vpdpbusd multiplies them with the doubled codes of the
+ *                    inputs, starting from -12 times their sum; per 16 columns then one conversion, one product of the
+ *                    scales, one multiply-add. Seven operations on the two vector ports for four vpdpbusd: 4/7 of the
+ *                    peak of vpdpbusd is the bound.
+ */
+#ifndef HAYATE_BACKEND_CPU_PRODUCTS_AVX512_H
+#define HAYATE_BACKEND_CPU_PRODUCTS_AVX512_H
+
+#include <immintrin.h>
+
+#include "backend/cpu/lanes.h"
+#include "backend/cpu/products.h"
+
+enum { AHEAD = 3072 };
+
+#define EXPAND
+#define FEW
+#define BLOCK4
+
+TARGET INLINE void ask(const uint8_t *line)
+{
+    _mm_prefetch((const char *)line + AHEAD, _MM_HINT_T0);
+}
+
+/* What becomes of a column of a group, v [2]: R rows take it, or with R = 0 it is stored. */
+TARGET INLINE void use_column(const int R, const float *const *x, int64_t k, const __m512 *v, __m512 sum[8][2],
+                              float *out)
+{
+    if (R == 0) {
+        _mm512_store_ps(out, v[0]);
+        _mm512_store_ps(out + LANES, v[1]);
+        return;
+    }
+    for (int r = 0; r < R; r++) {
+        __m512 b = _mm512_set1_ps(x[r][k]);
+        sum[r][0] = _mm512_fmadd_ps(b, v[0], sum[r][0]);
+        sum[r][1] = _mm512_fmadd_ps(b, v[1], sum[r][1]);
+    }
+}
+
+/* ---- bf16 ------------------------------------------------------------------------------------------------------- */
+
+TARGET INLINE void walk_bf16(const int R, const float *const *x, const uint8_t *group, int64_t begin, int64_t end,
+                             __m512 sum[8][2], float *out)
+{
+    const __m512i high = _mm512_set1_epi32((int)0xFFFF0000);
+    const uint8_t *line = group + begin * LINE;
+    for (int64_t k = begin; k < end; k += 2, line += 2 * LINE) {
+        __m512i a = _mm512_load_si512(line), b = _mm512_load_si512(line + LINE);
+        __m512 even[2] = {_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16))};
+        __m512 odd[2] = {_mm512_castsi512_ps(_mm512_and_si512(a, high)),
+                         _mm512_castsi512_ps(_mm512_and_si512(b, high))};
+        ask(line);
+        ask(line + LINE);
+        if (k + 1 < end) use_column(R, x, k + 1, odd, sum, out + (k + 1 - begin) * GROUP);
+        use_column(R, x, k, even, sum, out + (k - begin) * GROUP);
+    }
+}
+
+/* ---- MXFP8 ------------------------------------------------------------------------------------------------------ */
+
+/* Four columns of a panel: codes as fp16, which is 2^-8 of their value and holds subnormals too, times the scale. */
+TARGET INLINE void e4m3_columns(const uint8_t *line, const __m512 *scale, __m512 v[4])
+{
+    const __m512i keep = _mm512_set1_epi16((short)0xBF80);
+    __m512i pairs = _mm512_load_si512(line);
+    __m512i odd = _mm512_and_si512(_mm512_srai_epi16(pairs, 1), keep);
+    __m512i even = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(pairs, 8), 1), keep);
+    v[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(even));
+    v[1] = _mm512_cvtph_ps(_mm512_castsi512_si256(odd));
+    v[2] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(even, 1));
+    v[3] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(odd, 1));
+    for (int i = 0; i < 4; i++) v[i] = _mm512_mul_ps(v[i], *scale);
+    ask(line);
+}
+
+/* Scale `which` of a unit, with the 2^8 that e4m3_columns leaves. */
+TARGET INLINE __m512 e8m0_scale(const uint8_t *unit, int which)
+{
+    __m512i bytes = _mm512_load_si512(unit + (MXFP8_UNIT_LINES - 1) * LINE);
+    bytes = _mm512_and_si512(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(8 * which)), _mm512_set1_epi32(0xFF));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(bytes, _mm512_set1_epi32(8)), 23));
+}
+
+TARGET INLINE void walk_mxfp8(const int R, const float *const *x, const uint8_t *group, int64_t begin, int64_t end,
+                              __m512 sum[8][2], float *out)
+{
+    enum { UNIT = MXFP8_UNIT_LINES * LINE };
+    for (int64_t block = begin / 32; block < end / 32; block++) {
+        const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (8 * LINE);
+        __m512 scale[2] = {e8m0_scale(unit, (int)(block % 4)), e8m0_scale(unit + UNIT, (int)(block % 4))};
+        for (int64_t k = block * 32; k < block * 32 + 32; k += 4, line += LINE) {
+            __m512 a[4], b[4];
+            e4m3_columns(line, &scale[0], a);
+            e4m3_columns(line + UNIT, &scale[1], b);
+            for (int i = 0; i < 4; i++) {
+                __m512 v[2] = {a[i ^ 1], b[i ^ 1]};
+                use_column(R, x, k + (i ^ 1), v, sum, out + (k + (i ^ 1) - begin) * GROUP);
+            }
+        }
+    }
+}
+
+/* ---- NVFP4 x bf16 -------------------------------------------------------------------------------------------------
+ */
+
+/* Scale `which` of a unit, times 2^-117. */
+TARGET INLINE __m512 nvfp4_scale(const uint8_t *unit, int64_t which)
+{
+    __m512i bytes = _mm512_load_si512(unit + (NVFP4_UNIT_LINES - 1) * LINE);
+    bytes = _mm512_rolv_epi32(bytes, _mm512_set1_epi32(20 - 8 * (int)which));
+    return _mm512_castsi512_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(0x0FF00000)));
+}
+
+TARGET INLINE void walk_nvfp4(const int R, const float *const *x, const uint8_t *group, int64_t begin, int64_t end,
+                              __m512 sum[8][2], float *out)
+{
+    enum { UNIT = NVFP4_UNIT_LINES * LINE };
+    const __m512 table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const __m512 wide = _mm512_set1_ps(0x1p117f);
+    for (int64_t block = begin / 16; block < end / 16; block++) {
+        const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (2 * LINE);
+        __m512 scale[2];
+        for (int p = 0; p < 2; p++) scale[p] = _mm512_mul_ps(nvfp4_scale(unit + p * UNIT, block % 4), wide);
+        ask(unit + (8 + block / 2 % 2 * 9) * LINE);
+        for (int j = 0; j < 2; j++, line += LINE) {
+            __m512i a = _mm512_load_si512(line), b = _mm512_load_si512(line + UNIT);
+            int64_t k = block * 16 + j * 8;
+            ask(line);
+            ask(line + UNIT);
+#pragma GCC unroll 8
+            for (int n = 0; n < 8; n++) {
+                const int i = n ^ 1;
+                __m512 v[2] = {_mm512_permutexvar_ps(i ? _mm512_srli_epi32(a, 4 * i) : a, table),
+                               _mm512_permutexvar_ps(i ? _mm512_srli_epi32(b, 4 * i) : b, table)};
+                for (int p = 0; p < 2; p++) v[p] = _mm512_mul_ps(v[p], scale[p]);
+                use_column(R, x, k + i, v, sum, out + (k + i - begin) * GROUP);
+            }
+        }
+    }
+}
+
+/* ---- Few rows, and expanding ---------------------------------------------------------------------------------------
+ */
+
+#define FEW_OF(format)                                                                                                 \
+    TARGET INLINE void few_##format##_of(const int R, const float *const *x, int rows, const uint8_t *group,           \
+                                         int64_t begin, int64_t end, float *sums)                                      \
+    {                                                                                                                  \
+        __m512 sum[8][2];                                                                                              \
+        const float *row[8];                                                                                           \
+        for (int r = 0; r < R; r++) {                                                                                  \
+            int from = r < rows ? r : rows - 1;                                                                        \
+            row[r] = x[from];                                                                                          \
+            sum[r][0] = _mm512_loadu_ps(sums + from * GROUP);                                                          \
+            sum[r][1] = _mm512_loadu_ps(sums + from * GROUP + LANES);                                                  \
+        }                                                                                                              \
+        walk_##format(R, row, group, begin, end, sum, NULL);                                                           \
+        for (int r = 0; r < R; r++) {                                                                                  \
+            if (r >= rows) break;                                                                                      \
+            _mm512_storeu_ps(sums + r * GROUP, sum[r][0]);                                                             \
+            _mm512_storeu_ps(sums + r * GROUP + LANES, sum[r][1]);                                                     \
+        }                                                                                                              \
+    }                                                                                                                  \
+    TARGET static void few_##format(const float *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end, \
+                                    float *sums)                                                                       \
+    {                                                                                                                  \
+        if (rows == 1)                                                                                                 \
+            few_##format##_of(1, x, rows, group, begin, end, sums);                                                    \
+        else if (rows == 2)                                                                                            \
+            few_##format##_of(2, x, rows, group, begin, end, sums);                                                    \
+        else if (rows <= 4)                                                                                            \
+            few_##format##_of(4, x, rows, group, begin, end, sums);                                                    \
+        else                                                                                                           \
+            few_##format##_of(8, x, rows, group, begin, end, sums);                                                    \
+    }                                                                                                                  \
+    TARGET static void expand_##format(const uint8_t *group, int64_t begin, int64_t end, float *out)                   \
+    {                                                                                                                  \
+        walk_##format(0, NULL, group, begin, end, NULL, out);                                                          \
+    }
+
+FEW_OF(bf16)
+FEW_OF(mxfp8)
+FEW_OF(nvfp4)
+
+/* ---- NVFP4 x NVFP4 --------------------------------------------------------------------------------------------------
+ */
+
+/* A block of a group: for each panel the four registers of four columns a lane, 2 * E2M1 + 12 as bytes, and the scales.
+ * In memory ten lines. */
+typedef struct block4 {
+    __m512i code[2][4];
+    __m512 scale[2];
+} block4;
+
+TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
+{
+    enum { UNIT = NVFP4_UNIT_LINES * LINE };
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (2 * LINE);
+    for (int p = 0; p < 2; p++, line += UNIT) {
+        for (int j = 0; j < 2; j++) {
+            __m512i codes = _mm512_load_si512(line + j * LINE);
+            b->code[p][2 * j] = _mm512_permutexvar_epi8(codes, table);
+            b->code[p][2 * j + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table);
+            ask(line + j * LINE);
+        }
+        b->scale[p] = nvfp4_scale(unit + p * UNIT, block % 4);
+    }
+    ask(unit + (8 + block / 2 % 2 * 9) * LINE);
+}
+
+TARGET INLINE void use_block4(const int R, const cpu_block4 *const *x, int64_t block, const block4 *w, __m512 sum[8][2])
+{
+    for (int r = 0; r < R; r++) {
+        const cpu_block4 *b = &x[r][block];
+        int32_t code[4];
+        memcpy(code, b->code, sizeof code);
+        __m512 scale = _mm512_set1_ps(b->scale);
+        for (int p = 0; p < 2; p++) {
+            __m512i dot = _mm512_set1_epi32(b->correction);
+            for (int i = 0; i < 4; i++) dot = _mm512_dpbusd_epi32(dot, w->code[p][i], _mm512_set1_epi32(code[i]));
+            sum[r][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(w->scale[p], scale), sum[r][p]);
+        }
+    }
+}
+
+/* R rows, of which `rows` count; weights from the group, or expanded. */
+TARGET INLINE void rows_block4(const int R, const cpu_block4 *const *x, int rows, const uint8_t *group,
+                               const __m512i *expanded, int64_t begin, int64_t end, float *sums)
+{
+    __m512 sum[8][2];
+    const cpu_block4 *row[8];
+    for (int r = 0; r < R; r++) {
+        int from = r < rows ? r : rows - 1;
+        row[r] = x[from];
+        sum[r][0] = _mm512_loadu_ps(sums + from * GROUP);
+        sum[r][1] = _mm512_loadu_ps(sums + from * GROUP + LANES);
+    }
+    for (int64_t block = begin; block < end; block++) {
+        block4 w;
+        if (expanded)
+            memcpy(&w, expanded + (block - begin) * 10, sizeof w);
+        else
+            read_block4(group, block, &w);
+        use_block4(R, row, block, &w, sum);
+    }
+    for (int r = 0; r < R; r++) {
+        if (r >= rows) break;
+        _mm512_storeu_ps(sums + r * GROUP, sum[r][0]);
+        _mm512_storeu_ps(sums + r * GROUP + LANES, sum[r][1]);
+    }
+}
+
+TARGET static void few_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
+                              float *sums)
+{
+    if (rows == 1)
+        rows_block4(1, x, rows, group, NULL, begin, end, sums);
+    else if (rows == 2)
+        rows_block4(2, x, rows, group, NULL, begin, end, sums);
+    else if (rows <= 4)
+        rows_block4(4, x, rows, group, NULL, begin, end, sums);
+    else
+        rows_block4(8, x, rows, group, NULL, begin, end, sums);
+}
+
+TARGET static void many_block4(const cpu_block4 *const *x, int rows, const __m512i *expanded, int64_t begin,
+                               int64_t end, float *sums)
+{
+    int r = 0;
+    for (; rows - r > 4; r += 8) rows_block4(8, x + r, rows - r, NULL, expanded, begin, end, sums + r * GROUP);
+    if (r < rows) rows_block4(4, x + r, rows - r, NULL, expanded, begin, end, sums + r * GROUP);
+}
+
+TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
+                                   int64_t end, void *scratch, float *sums)
+{
+    enum { CHUNK = 16 }; /* blocks of ten lines: 10 KiB */
+    if (rows <= FEW_ROWS) {
+        few_block4(x, rows, group, begin, end, sums);
+        return;
+    }
+    for (int64_t at = begin; at < end; at += CHUNK) {
+        int64_t stop = at + CHUNK < end ? at + CHUNK : end;
+        for (int64_t block = at; block < stop; block++) {
+            block4 w;
+            read_block4(group, block, &w);
+            memcpy((__m512i *)scratch + (block - at) * 10, &w, sizeof w);
+        }
+        many_block4(x, rows, scratch, at, stop, sums);
+    }
+}
+
+#endif
