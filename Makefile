@@ -6,6 +6,7 @@
 #   make tests    builds the tests in build/;  make test  runs everything that fits into ten minutes on two cores
 #   make test-long  runs what does not
 #   make asan, make tsan   the tests under the sanitizers
+#   make aarch64  a cross build for 64-bit Arm and the tests of its inner loops under an emulator
 #   make fuzz     every libFuzzer target for FUZZ_SECONDS (60)
 #   make lint     layers, sizes, clang-tidy
 
@@ -16,7 +17,7 @@ PORT ?= 8000
 MAKEFLAGS += --no-print-directory
 BUILD := cmake --build
 .DEFAULT_GOAL := all
-.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan fuzz lint clean
+.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan aarch64 fuzz lint clean
 
 all: deps
 	@[ -f build/Makefile ] || cmake --preset release >/dev/null
@@ -51,6 +52,14 @@ asan tsan: deps-dev
 	@cmake --preset $@ >/dev/null
 	@$(BUILD) build-$@ -j$(JOBS) --target hayate library tests
 	@cd build-$@ && ctest -LE "long|slow" --output-on-failure -j$(JOBS)
+
+# A processor with every extension, and one with neither dot-product nor bf16 instructions.
+aarch64:
+	@tools/install_deps aarch64
+	@cmake --preset aarch64 >/dev/null
+	@$(BUILD) build-aarch64 -j$(JOBS) --target hayate emulated_tests
+	@cd build-aarch64 && for cpu in max cortex-a72; do echo "emulating $$cpu"; \
+	    QEMU_CPU=$$cpu ctest -L emulated --output-on-failure -j$(JOBS) || exit 1; done
 
 fuzz: deps-dev
 	@cmake --preset fuzz >/dev/null
