@@ -17,6 +17,7 @@
 #define E4M3_PAIR
 #define E2M1_VALUES e2m1_table
 #define BLOCK4
+#define UNROLL _Pragma("GCC unroll 8")
 
 /* Codes as fp16, which is 2^-8 of their value and holds subnormals too. */
 TARGET INLINE void e4m3_pair(const uint8_t *pairs, vec *even, vec *odd)
@@ -67,19 +68,20 @@ TARGET INLINE void tile_block4(const int R, const cpu_block4 *const *x, const __
 {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 sum[4];
+    UNROLL
     for (int r = 0; r < R; r++) sum[r] = _mm256_loadu_ps(sums + r * GROUP);
-    for (int64_t block = begin; block < end; block++, w += 20)
-        for (int r = 0; r < R; r++) {
-            const cpu_block4 *b = &x[r][block];
-            int32_t code[4];
-            memcpy(code, b->code, sizeof code);
-            __m256i dot = _mm256_maddubs_epi16(w[0], _mm256_set1_epi32(code[0]));
-            for (int i = 1; i < 4; i++)
-                dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(code[i])));
-            dot = _mm256_add_epi32(_mm256_madd_epi16(dot, ones), _mm256_set1_epi32(b->correction));
-            __m256 scale = _mm256_mul_ps(_mm256_castsi256_ps(w[4]), _mm256_set1_ps(b->scale));
-            sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sum[r]);
-        }
+    for (int64_t block = begin; block < end; block++, w += 20) UNROLL
+    for (int r = 0; r < R; r++) {
+        const cpu_block4 *b = &x[r][block];
+        int32_t code[4];
+        memcpy(code, b->code, sizeof code);
+        __m256i dot = _mm256_maddubs_epi16(w[0], _mm256_set1_epi32(code[0]));
+        for (int i = 1; i < 4; i++) dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(code[i])));
+        dot = _mm256_add_epi32(_mm256_madd_epi16(dot, ones), _mm256_set1_epi32(b->correction));
+        __m256 scale = _mm256_mul_ps(_mm256_castsi256_ps(w[4]), _mm256_set1_ps(b->scale));
+        sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sum[r]);
+    }
+    UNROLL
     for (int r = 0; r < R; r++) _mm256_storeu_ps(sums + r * GROUP, sum[r]);
 }
 

@@ -24,6 +24,9 @@
 
 enum { AHEAD = 3072 };
 
+/* The loops of a register tile: left rolled, its sums would live in memory. */
+#define UNROLL _Pragma("GCC unroll 8")
+
 #define EXPAND
 #define FEW
 #define BLOCK4
@@ -42,6 +45,7 @@ TARGET INLINE void use_column(const int R, const float *const *x, int64_t k, con
         _mm512_store_ps(out + LANES, v[1]);
         return;
     }
+    UNROLL
     for (int r = 0; r < R; r++) {
         __m512 b = _mm512_set1_ps(x[r][k]);
         sum[r][0] = _mm512_fmadd_ps(b, v[0], sum[r][0]);
@@ -70,18 +74,23 @@ TARGET INLINE void walk_bf16(const int R, const float *const *x, const uint8_t *
 
 /* ---- MXFP8 ------------------------------------------------------------------------------------------------------ */
 
+/* vcvtph2ps from memory, where it is one operation on a vector port instead of two. */
+TARGET INLINE __m512 half_values(const __m256i *half)
+{
+    __m512 v;
+    __asm__("vcvtph2ps %1, %0" : "=v"(v) : "m"(*half));
+    return v;
+}
+
 /* Four columns of a panel: codes as fp16, which is 2^-8 of their value and holds subnormals too, times the scale. */
 TARGET INLINE void e4m3_columns(const uint8_t *line, const __m512 *scale, __m512 v[4])
 {
     const __m512i keep = _mm512_set1_epi16((short)0xBF80);
-    __m512i pairs = _mm512_load_si512(line);
-    __m512i odd = _mm512_and_si512(_mm512_srai_epi16(pairs, 1), keep);
-    __m512i even = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(pairs, 8), 1), keep);
-    v[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(even));
-    v[1] = _mm512_cvtph_ps(_mm512_castsi512_si256(odd));
-    v[2] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(even, 1));
-    v[3] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(odd, 1));
-    for (int i = 0; i < 4; i++) v[i] = _mm512_mul_ps(v[i], *scale);
+    __m512i pairs = _mm512_load_si512(line), half[2];
+    half[0] = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(pairs, 8), 1), keep);
+    half[1] = _mm512_and_si512(_mm512_srai_epi16(pairs, 1), keep);
+    UNROLL
+    for (int i = 0; i < 4; i++) v[i] = _mm512_mul_ps(half_values((const __m256i *)&half[i % 2] + i / 2), *scale);
     ask(line);
 }
 
@@ -104,6 +113,7 @@ TARGET INLINE void walk_mxfp8(const int R, const float *const *x, const uint8_t 
             __m512 a[4], b[4];
             e4m3_columns(line, &scale[0], a);
             e4m3_columns(line + UNIT, &scale[1], b);
+            UNROLL
             for (int i = 0; i < 4; i++) {
                 __m512 v[2] = {a[i ^ 1], b[i ^ 1]};
                 use_column(R, x, k + (i ^ 1), v, sum, out + (k + (i ^ 1) - begin) * GROUP);
@@ -132,6 +142,7 @@ TARGET INLINE void walk_nvfp4(const int R, const float *const *x, const uint8_t 
     for (int64_t block = begin / 16; block < end / 16; block++) {
         const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (2 * LINE);
         __m512 scale[2];
+        UNROLL
         for (int p = 0; p < 2; p++) scale[p] = _mm512_mul_ps(nvfp4_scale(unit + p * UNIT, block % 4), wide);
         ask(unit + (8 + block / 2 % 2 * 9) * LINE);
         for (int j = 0; j < 2; j++, line += LINE) {
@@ -144,6 +155,7 @@ TARGET INLINE void walk_nvfp4(const int R, const float *const *x, const uint8_t 
                 const int i = n ^ 1;
                 __m512 v[2] = {_mm512_permutexvar_ps(i ? _mm512_srli_epi32(a, 4 * i) : a, table),
                                _mm512_permutexvar_ps(i ? _mm512_srli_epi32(b, 4 * i) : b, table)};
+                UNROLL
                 for (int p = 0; p < 2; p++) v[p] = _mm512_mul_ps(v[p], scale[p]);
                 use_column(R, x, k + i, v, sum, out + (k + i - begin) * GROUP);
             }
@@ -154,36 +166,48 @@ TARGET INLINE void walk_nvfp4(const int R, const float *const *x, const uint8_t 
 /* ---- Few rows, and expanding ---------------------------------------------------------------------------------------
  */
 
-#define FEW_OF(format)                                                                                                 \
-    TARGET INLINE void few_##format##_of(const int R, const float *const *x, int rows, const uint8_t *group,           \
-                                         int64_t begin, int64_t end, float *sums)                                      \
+/* Sums of R rows, of which `rows` are there: the others repeat the last and are not stored. */
+TARGET INLINE void load_sums(const int R, int rows, const float *sums, __m512 sum[8][2])
+{
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        const float *from = sums + (r < rows ? r : rows - 1) * GROUP;
+        sum[r][0] = _mm512_loadu_ps(from);
+        sum[r][1] = _mm512_loadu_ps(from + LANES);
+    }
+}
+
+TARGET INLINE void store_sums(const int R, int rows, __m512 sum[8][2], float *sums)
+{
+    UNROLL
+    for (int r = 0; r < R; r++)
+        if (r < rows) {
+            _mm512_storeu_ps(sums + r * GROUP, sum[r][0]);
+            _mm512_storeu_ps(sums + r * GROUP + LANES, sum[r][1]);
+        }
+}
+
+#define FEW_ROWS_OF(R, format)                                                                                         \
     {                                                                                                                  \
         __m512 sum[8][2];                                                                                              \
-        const float *row[8];                                                                                           \
-        for (int r = 0; r < R; r++) {                                                                                  \
-            int from = r < rows ? r : rows - 1;                                                                        \
-            row[r] = x[from];                                                                                          \
-            sum[r][0] = _mm512_loadu_ps(sums + from * GROUP);                                                          \
-            sum[r][1] = _mm512_loadu_ps(sums + from * GROUP + LANES);                                                  \
-        }                                                                                                              \
+        const float *row[R];                                                                                           \
+        for (int r = 0; r < R; r++) row[r] = x[r < rows ? r : rows - 1];                                               \
+        load_sums(R, rows, sums, sum);                                                                                 \
         walk_##format(R, row, group, begin, end, sum, NULL);                                                           \
-        for (int r = 0; r < R; r++) {                                                                                  \
-            if (r >= rows) break;                                                                                      \
-            _mm512_storeu_ps(sums + r * GROUP, sum[r][0]);                                                             \
-            _mm512_storeu_ps(sums + r * GROUP + LANES, sum[r][1]);                                                     \
-        }                                                                                                              \
-    }                                                                                                                  \
+        store_sums(R, rows, sum, sums);                                                                                \
+    }
+#define FEW_OF(format)                                                                                                 \
     TARGET static void few_##format(const float *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end, \
                                     float *sums)                                                                       \
     {                                                                                                                  \
         if (rows == 1)                                                                                                 \
-            few_##format##_of(1, x, rows, group, begin, end, sums);                                                    \
+            FEW_ROWS_OF(1, format)                                                                                     \
         else if (rows == 2)                                                                                            \
-            few_##format##_of(2, x, rows, group, begin, end, sums);                                                    \
+            FEW_ROWS_OF(2, format)                                                                                     \
         else if (rows <= 4)                                                                                            \
-            few_##format##_of(4, x, rows, group, begin, end, sums);                                                    \
+            FEW_ROWS_OF(4, format)                                                                                     \
         else                                                                                                           \
-            few_##format##_of(8, x, rows, group, begin, end, sums);                                                    \
+            FEW_ROWS_OF(8, format)                                                                                     \
     }                                                                                                                  \
     TARGET static void expand_##format(const uint8_t *group, int64_t begin, int64_t end, float *out)                   \
     {                                                                                                                  \
@@ -210,6 +234,7 @@ TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
     const __m512i table =
         _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (2 * LINE);
+    UNROLL
     for (int p = 0; p < 2; p++, line += UNIT) {
         for (int j = 0; j < 2; j++) {
             __m512i codes = _mm512_load_si512(line + j * LINE);
@@ -222,67 +247,74 @@ TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
     ask(unit + (8 + block / 2 % 2 * 9) * LINE);
 }
 
+TARGET INLINE void load_block4(const block4 *from, block4 *b)
+{
+    UNROLL
+    for (int p = 0; p < 2; p++) {
+        UNROLL
+        for (int i = 0; i < 4; i++) b->code[p][i] = _mm512_load_si512(&from->code[p][i]);
+        b->scale[p] = _mm512_load_ps(&from->scale[p]);
+    }
+}
+
+typedef int32_t word __attribute__((may_alias));
+
 TARGET INLINE void use_block4(const int R, const cpu_block4 *const *x, int64_t block, const block4 *w, __m512 sum[8][2])
 {
+    UNROLL
     for (int r = 0; r < R; r++) {
         const cpu_block4 *b = &x[r][block];
-        int32_t code[4];
-        memcpy(code, b->code, sizeof code);
+        const word *code = (const word *)b->code; /* broadcast from memory, not through a shuffle */
         __m512 scale = _mm512_set1_ps(b->scale);
+        UNROLL
         for (int p = 0; p < 2; p++) {
             __m512i dot = _mm512_set1_epi32(b->correction);
+            UNROLL
             for (int i = 0; i < 4; i++) dot = _mm512_dpbusd_epi32(dot, w->code[p][i], _mm512_set1_epi32(code[i]));
             sum[r][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(w->scale[p], scale), sum[r][p]);
         }
     }
 }
 
-/* R rows, of which `rows` count; weights from the group, or expanded. */
-TARGET INLINE void rows_block4(const int R, const cpu_block4 *const *x, int rows, const uint8_t *group,
-                               const __m512i *expanded, int64_t begin, int64_t end, float *sums)
+/* R rows, of which `rows` count; weights `w` are the group, or blocks expanded from `begin` on. */
+TARGET INLINE void rows_block4(const int R, const bool expanded, const cpu_block4 *const *x, int rows, const void *w,
+                               int64_t begin, int64_t end, float *sums)
 {
     __m512 sum[8][2];
     const cpu_block4 *row[8];
-    for (int r = 0; r < R; r++) {
-        int from = r < rows ? r : rows - 1;
-        row[r] = x[from];
-        sum[r][0] = _mm512_loadu_ps(sums + from * GROUP);
-        sum[r][1] = _mm512_loadu_ps(sums + from * GROUP + LANES);
-    }
+    UNROLL
+    for (int r = 0; r < R; r++) row[r] = x[r < rows ? r : rows - 1];
+    load_sums(R, rows, sums, sum);
     for (int64_t block = begin; block < end; block++) {
-        block4 w;
+        block4 b;
         if (expanded)
-            memcpy(&w, expanded + (block - begin) * 10, sizeof w);
+            load_block4((const block4 *)w + (block - begin), &b);
         else
-            read_block4(group, block, &w);
-        use_block4(R, row, block, &w, sum);
+            read_block4(w, block, &b);
+        use_block4(R, row, block, &b, sum);
     }
-    for (int r = 0; r < R; r++) {
-        if (r >= rows) break;
-        _mm512_storeu_ps(sums + r * GROUP, sum[r][0]);
-        _mm512_storeu_ps(sums + r * GROUP + LANES, sum[r][1]);
-    }
+    store_sums(R, rows, sum, sums);
 }
 
 TARGET static void few_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
                               float *sums)
 {
     if (rows == 1)
-        rows_block4(1, x, rows, group, NULL, begin, end, sums);
+        rows_block4(1, false, x, rows, group, begin, end, sums);
     else if (rows == 2)
-        rows_block4(2, x, rows, group, NULL, begin, end, sums);
+        rows_block4(2, false, x, rows, group, begin, end, sums);
     else if (rows <= 4)
-        rows_block4(4, x, rows, group, NULL, begin, end, sums);
+        rows_block4(4, false, x, rows, group, begin, end, sums);
     else
-        rows_block4(8, x, rows, group, NULL, begin, end, sums);
+        rows_block4(8, false, x, rows, group, begin, end, sums);
 }
 
-TARGET static void many_block4(const cpu_block4 *const *x, int rows, const __m512i *expanded, int64_t begin,
-                               int64_t end, float *sums)
+TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block4 *w, int64_t begin, int64_t end,
+                               float *sums)
 {
     int r = 0;
-    for (; rows - r > 4; r += 8) rows_block4(8, x + r, rows - r, NULL, expanded, begin, end, sums + r * GROUP);
-    if (r < rows) rows_block4(4, x + r, rows - r, NULL, expanded, begin, end, sums + r * GROUP);
+    for (; rows - r > 4; r += 8) rows_block4(8, true, x + r, rows - r, w, begin, end, sums + r * GROUP);
+    if (r < rows) rows_block4(4, true, x + r, rows - r, w, begin, end, sums + r * GROUP);
 }
 
 TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
@@ -295,11 +327,7 @@ TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const u
     }
     for (int64_t at = begin; at < end; at += CHUNK) {
         int64_t stop = at + CHUNK < end ? at + CHUNK : end;
-        for (int64_t block = at; block < stop; block++) {
-            block4 w;
-            read_block4(group, block, &w);
-            memcpy((__m512i *)scratch + (block - at) * 10, &w, sizeof w);
-        }
+        for (int64_t block = at; block < stop; block++) read_block4(group, block, (block4 *)scratch + (block - at));
         many_block4(x, rows, scratch, at, stop, sums);
     }
 }

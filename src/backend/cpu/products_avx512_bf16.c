@@ -48,18 +48,21 @@ TARGET static void pair_row(const float *x, int k, uint32_t *out)
 TARGET INLINE void pair_tile(const int R, const uint32_t *x, const uint32_t *w, int pairs, float *sums)
 {
     __m512 sum[8][2];
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < 2; p++) sum[r][p] = _mm512_loadu_ps(sums + r * GROUP + p * LANES);
+    UNROLL
+    for (int r = 0; r < R; r++) UNROLL
+    for (int p = 0; p < 2; p++) sum[r][p] = _mm512_loadu_ps(sums + r * GROUP + p * LANES);
     for (int i = 0; i < pairs; i++) {
         __m512i a = _mm512_load_si512(w + i * GROUP), b = _mm512_load_si512(w + i * GROUP + LANES);
+        UNROLL
         for (int r = 0; r < R; r++) {
             __m512bh v = (__m512bh)_mm512_set1_epi32((int)x[r * (K_CHUNK / 2) + i]);
             sum[r][0] = _mm512_dpbf16_ps(sum[r][0], (__m512bh)a, v);
             sum[r][1] = _mm512_dpbf16_ps(sum[r][1], (__m512bh)b, v);
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < 2; p++) _mm512_storeu_ps(sums + r * GROUP + p * LANES, sum[r][p]);
+    UNROLL
+    for (int r = 0; r < R; r++) UNROLL
+    for (int p = 0; p < 2; p++) _mm512_storeu_ps(sums + r * GROUP + p * LANES, sum[r][p]);
 }
 
 TARGET static void multiply_pairs(const uint32_t *x, int rows, const uint32_t *w, int pairs, float *sums)

@@ -17,6 +17,10 @@
 #include <string.h>
 
 #define VECTORS (GROUP / WIDTH)
+/* The loops of a register tile: left rolled, its sums would live in memory. */
+#ifndef UNROLL
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
 
 /* ---- Expanding --------------------------------------------------------------------------------------------------- */
 
@@ -108,9 +112,12 @@ TARGET INLINE void add_column(const int R, const int C, const bool fused, const 
                               const float *w, vec sum[8][8])
 {
     vec v[8];
+    UNROLL
     for (int c = 0; c < C; c++) LOAD(v[c], w + c * WIDTH);
+    UNROLL
     for (int r = 0; r < R; r++) {
         vec x = SPLAT(row[r][k]);
+        UNROLL
         for (int c = 0; c < C; c++)
             if (fused)
                 sum[r][c] = FMA(x, v[c], sum[r][c]);
@@ -127,8 +134,10 @@ TARGET INLINE void tile(const int R, const int C, const bool fused, const float 
     const float *row[8];
     sums += first * WIDTH;
     w += first * WIDTH;
+    UNROLL
     for (int r = 0; r < R; r++) {
         row[r] = x[r] + begin;
+        UNROLL
         for (int c = 0; c < C; c++) LOAD(sum[r][c], sums + r * GROUP + c * WIDTH);
     }
     int i = 0;
@@ -137,7 +146,9 @@ TARGET INLINE void tile(const int R, const int C, const bool fused, const float 
         add_column(R, C, fused, row, i, w + i * GROUP, sum);
     }
     if (i < k) add_column(R, C, fused, row, i, w + i * GROUP, sum);
+    UNROLL
     for (int r = 0; r < R; r++)
+        UNROLL
         for (int c = 0; c < C; c++) STORE(sums + r * GROUP + c * WIDTH, sum[r][c]);
 }
 
