@@ -76,6 +76,21 @@ static float twin4(const uint8_t *xc, const uint8_t *xs, const uint8_t *wc, cons
     return sum;
 }
 
+/* A quantised row as products take it. */
+static void blocks4(const uint8_t *codes, const uint8_t *scales, int64_t blocks, cpu_block4 *out)
+{
+    for (int64_t b = 0; b < blocks; b++) {
+        int sum = 0;
+        for (int i = 0; i < 16; i++) {
+            int twice = (int)(2 * e2m1_to_float(e2m1_code(codes, (uint64_t)(b * 16 + i))));
+            out[b].code[i / 8 * 8 + i % 2 * 4 + i % 8 / 2] = (int8_t)twice;
+            sum += twice;
+        }
+        out[b].scale = ldexpf(e4m3_to_float(scales[b]), 115);
+        out[b].correction = -12 * sum;
+    }
+}
+
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
 
 /* What the scalar loops give, before the outer factor: [rows][w->rows]. */
@@ -188,7 +203,7 @@ static void four_bit_inputs(void **state)
                 nvfp4_fc1_quantise_row(x + r * cols, (size_t)blocks, codes + r * cols / 2, scales + r * blocks);
             else
                 nvfp4_fc2_quantise_row(x + r * cols, (size_t)blocks, codes + r * cols / 2, scales + r * blocks);
-            cpu_blocks4(codes + r * cols / 2, scales + r * blocks, blocks, x4 + r * blocks);
+            blocks4(codes + r * cols / 2, scales + r * blocks, blocks, x4 + r * blocks);
             for (int64_t n = 0; n < rows; n++)
                 expected[r * rows + n] = twin4(codes + r * cols / 2, scales + r * blocks,
                                                (const uint8_t *)w.data + n * cols / 2, w.scales + n * blocks, cols);
@@ -199,6 +214,40 @@ static void four_bit_inputs(void **state)
         free(x), free(codes), free(scales), free(x4), free(expected);
         cpu_linear_free(&l);
         arena_free(&memory);
+    }
+}
+
+/* The quantisers of every variant against those of src/number, NaN, infinities and ties among the values. */
+static void quantisers(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 24, N = BLOCKS * 16 };
+    for (int round = 0; round < 400; round++) {
+        float *x = random_floats(N, ldexpf(1, random_below(40) - 25), true);
+        if (round % 4 == 1) /* multiples of a quarter in blocks whose scale is 1: values between two codes */
+            for (int i = 0; i < N; i++) x[i] = i % 16 == 0 ? 6.0f / 16 : (float)(random_below(49) - 24) / 64;
+        if (round % 5 == 2) x[random_below(N)] = random_below(2) ? INFINITY : -INFINITY;
+        if (round % 5 == 3) x[random_below(N)] = NAN;
+        if (round % 7 == 0) memset(x + random_below(BLOCKS) * 16, 0, 16 * sizeof *x);
+        if (round == 399) memset(x, 0, N * sizeof *x);
+        uint8_t codes[2][N / 2], scales[2][BLOCKS];
+        cpu_block4 want[2][BLOCKS], got[2][BLOCKS];
+        float factor = nvfp4_fc1_quantise_row(x, BLOCKS, codes[0], scales[0]);
+        nvfp4_fc2_quantise_row(x, BLOCKS, codes[1], scales[1]);
+        for (int i = 0; i < 2; i++) blocks4(codes[i], scales[i], BLOCKS, want[i]);
+        for (int v = 0; v < variants; v++) {
+            float f = all[v]->quantise_fc1(x, BLOCKS, got[0]);
+            all[v]->quantise_fc2(x, BLOCKS, got[1]);
+            assert_true(bits_of_float(f) == bits_of_float(factor) || (isnan(f) && isnan(factor)));
+            for (int i = 0; i < 2; i++)
+                for (int b = 0; b < BLOCKS; b++) {
+                    assert_memory_equal(got[i][b].code, want[i][b].code, 16);
+                    assert_int_equal(got[i][b].correction, want[i][b].correction);
+                    assert_true(got[i][b].scale == want[i][b].scale ||
+                                (isnan(got[i][b].scale) && isnan(want[i][b].scale)));
+                }
+        }
+        free(x);
     }
 }
 
@@ -273,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains),
         cmocka_unit_test(four_bit_inputs),
+        cmocka_unit_test(quantisers),
         cmocka_unit_test(every_code),
         cmocka_unit_test(refusals),
     };

@@ -104,7 +104,6 @@ struct ops_step {
     float *fp4_factor;    /* [T] of h as W4A4 experts read it */
     cpu_block4 *fp4_h;    /* [T, hidden / 16] h for NVFP4 experts */
     cpu_block4 *fp4_z;    /* [T * experts_per_token, expert_width / 16] z for NVFP4 experts */
-    uint8_t *fp4_codes, *fp4_scales; /* [T, hidden / 2], [T, hidden / 16] h as quantised */
     float *fp4;           /* [T, hidden] h decoded, for experts of other formats */
     float *z; /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
     float *sum;           /* [T, hidden] of the routed experts */

@@ -155,9 +155,7 @@ static void finish_glu(const glu_work *work, const glu *g, const float *gate, co
     for (int i = 0; i < LANES; i++) lanes[0][i] = gate[i] * factor, lanes[1][i] = up[i] * factor;
     b->kernels->swiglu(lanes[0], lanes[1], b->model->swiglu_alpha, b->model->swiglu_limit, lanes[2]);
     if (g->block4) {
-        uint8_t codes[NVFP4_GROUP_BYTES], scale;
-        nvfp4_fc2_quantise_row(lanes[2], 1, codes, &scale);
-        cpu_blocks4(codes, &scale, 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
+        b->products->quantise_fc2(lanes[2], 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
         return;
     }
     if (g->fp4) nvfp4_fc2_round_row(lanes[2], 1, lanes[2]);
@@ -366,9 +364,7 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int worker)
             step->fp4_factor[t] = nvfp4_fc1_round_row(h, blocks, step->fp4 + t * hidden);
             continue;
         }
-        uint8_t *codes = step->fp4_codes + t * hidden / 2, *scales = step->fp4_scales + t * blocks;
-        step->fp4_factor[t] = nvfp4_fc1_quantise_row(h, blocks, codes, scales);
-        cpu_blocks4(codes, scales, (int64_t)blocks, step->fp4_h + t * blocks);
+        step->fp4_factor[t] = step->backend->products->quantise_fc1(h, (int64_t)blocks, step->fp4_h + t * blocks);
     }
 }
 

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "number/e4m3.h"
 #include "number/fp16.h"
 #include "number/mxfp8.h"
 #include "number/nvfp4.h"
@@ -241,21 +240,6 @@ void cpu_linear_free(cpu_linear *linear)
     *linear = (cpu_linear){0};
 }
 
-void cpu_blocks4(const uint8_t *codes, const uint8_t *scales, int64_t blocks, cpu_block4 *out)
-{
-    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    for (int64_t b = 0; b < blocks; b++) {
-        int sum = 0;
-        for (int i = 0; i < NVFP4_GROUP; i++) {
-            int8_t code = twice[codes[b * 8 + i / 2] >> 4 * (i % 2) & 15];
-            out[b].code[i / 8 * 8 + i % 2 * 4 + i % 8 / 2] = code;
-            sum += code;
-        }
-        out[b].scale = e4m3_to_float(scales[b]) * 0x1p115f; /* NVFP4_OFFSET, and 1/4 */
-        out[b].correction = -12 * sum;
-    }
-}
-
 /* ---- Products -------------------------------------------------------------------------------------------------- */
 
 static const uint8_t *group_data(const cpu_group *g)
@@ -318,7 +302,11 @@ static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const
 {
     cpu_few few = few_function(p, group->w->format);
     if (few && rows <= FEW_ROWS && !(p->multiply_pairs && rows > FEW_ROWS / 2)) {
-        for (int g = 0; g < groups; g++) few(x, rows, group_data(&group[g]), begin, end, sums + g * rows * GROUP);
+        int g = 0;
+        for (; rows == 1 && p->one_nvfp4 && group->w->format == WEIGHT_NVFP4 && g + 2 <= groups; g += 2)
+            p->one_nvfp4(x[0], group_data(&group[g]), group_data(&group[g + 1]), begin, end, sums + g * GROUP,
+                         sums + (g + 1) * GROUP);
+        for (; g < groups; g++) few(x, rows, group_data(&group[g]), begin, end, sums + g * rows * GROUP);
     } else if (rows <= FEW_ROWS) { /* one stream after the other */
         for (int g = 0; g < groups; g++)
             multiply_chunks(p, work, &group[g], 1, x, rows, begin, end, sums + g * rows * GROUP);

@@ -77,7 +77,4 @@ const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work,
 const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch *work, const cpu_group *group,
                                  int groups, const cpu_block4 *const *x, int rows);
 
-/* A quantised row, codes [blocks * 8] and E4M3 scales [blocks] of number/nvfp4.h, as 4-bit inputs. */
-void cpu_blocks4(const uint8_t *codes, const uint8_t *scales, int64_t blocks, cpu_block4 *out);
-
 #endif

@@ -53,6 +53,9 @@ typedef struct cpu_products {
     const char *name; /* "avx512bf16", "avx512", "avx2", "portable" */
     cpu_expand expand_bf16, expand_mxfp8, expand_nvfp4;
     cpu_few few_bf16, few_mxfp8, few_nvfp4; /* NULL: expand and multiply for few rows too */
+    /* As few_nvfp4 for one row and two groups; NULL: one after the other. */
+    void (*one_nvfp4)(const float *x, const uint8_t *group, const uint8_t *other, int64_t begin, int64_t end,
+                      float *sums, float *other_sums);
     cpu_many multiply;
     cpu_many multiply_f32; /* products rounded before they are added; f32 groups are expanded as they are */
 
@@ -69,6 +72,10 @@ typedef struct cpu_products {
      * scratch [K_CHUNK][32]. */
     void (*multiply_block4)(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
                             void *scratch, float *sums);
+    /* The activation quantisers of number/nvfp4.h, straight to such inputs: x [blocks * 16]; the first returns the row's
+     * factor. */
+    float (*quantise_fc1)(const float *x, int64_t blocks, cpu_block4 *out);
+    void (*quantise_fc2)(const float *x, int64_t blocks, cpu_block4 *out);
 } cpu_products;
 
 /* One source, products_body.h, compiled per instruction set; products_avx512.c has the loops that need more. */

@@ -15,7 +15,7 @@
 #include "backend/cpu/products.h"
 
 #define E4M3_PAIR
-#define E2M1_VALUES e2m1_table
+#define E2M1_VALUES e2m1_lookup
 #define BLOCK4
 #define UNROLL _Pragma("GCC unroll 8")
 
@@ -29,7 +29,7 @@ TARGET INLINE void e4m3_pair(const uint8_t *pairs, vec *even, vec *odd)
 }
 
 /* As e2m1_values: codes in the top bits of lanes, doubled by the table. */
-TARGET INLINE void e2m1_table(const vec_int *top, const vec *half_scale, vec *out)
+TARGET INLINE void e2m1_lookup(const vec_int *top, const vec *half_scale, vec *out)
 {
     const __m256 table = _mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12);
     __m256i code = (__m256i)*top;

@@ -150,17 +150,68 @@ TARGET INLINE void walk_nvfp4(const int R, const float *const *x, const uint8_t 
             int64_t k = block * 16 + j * 8;
             ask(line);
             ask(line + UNIT);
-#pragma GCC unroll 8
+            UNROLL
             for (int n = 0; n < 8; n++) {
                 const int i = n ^ 1;
                 __m512 v[2] = {_mm512_permutexvar_ps(i ? _mm512_srli_epi32(a, 4 * i) : a, table),
                                _mm512_permutexvar_ps(i ? _mm512_srli_epi32(b, 4 * i) : b, table)};
-                UNROLL
                 for (int p = 0; p < 2; p++) v[p] = _mm512_mul_ps(v[p], scale[p]);
                 use_column(R, x, k + i, v, sum, out + (k + i - begin) * GROUP);
             }
         }
     }
+}
+
+/* Code i of 8 a lane in the lowest four bits. Every other one comes down by a load from a byte on, the rest by a shift:
+ * shifts have one port of the two that everything else here needs too. (Code lines are never the last of a group.) */
+TARGET INLINE __m512i code_at(const uint8_t *line, const int i)
+{
+    __m512i codes = _mm512_loadu_si512(line + i / 2);
+    return i % 2 ? _mm512_srli_epi32(codes, 4) : codes;
+}
+
+/*
+ * One row and two groups: the table of codes is multiplied with an input once for four panels, and the scales multiply
+ * what it gives as it is added; both products are exact, so the sum is the same. Four chains also hide the latency of
+ * the additions, which two do not.
+ */
+TARGET static void one_nvfp4(const float *x, const uint8_t *group, const uint8_t *other, int64_t begin, int64_t end,
+                             float *sums, float *other_sums)
+{
+    enum { UNIT = NVFP4_UNIT_LINES * LINE };
+    const __m512 table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const __m512 wide = _mm512_set1_ps(0x1p117f);
+    __m512 sum[4] = {_mm512_loadu_ps(sums), _mm512_loadu_ps(sums + LANES), _mm512_loadu_ps(other_sums),
+                     _mm512_loadu_ps(other_sums + LANES)};
+    for (int64_t block = begin / 16; block < end / 16; block++) {
+        int64_t unit = block / 4 * 2 * UNIT, at = unit + block % 4 * (2 * LINE);
+        int64_t scales = unit + (8 + block / 2 % 2 * 9) * LINE;
+        const uint8_t *line[4] = {group + at, group + at + UNIT, other + at, other + at + UNIT};
+        __m512 scale[4];
+        UNROLL
+        for (int p = 0; p < 4; p++)
+            scale[p] = _mm512_mul_ps(nvfp4_scale((p < 2 ? group : other) + unit + p % 2 * UNIT, block % 4), wide);
+        ask(group + scales);
+        ask(other + scales);
+        for (int j = 0; j < 2; j++) {
+            const float *in = x + block * 16 + j * 8;
+            UNROLL
+            for (int p = 0; p < 4; p++) ask(line[p] + j * LINE);
+            UNROLL
+            for (int n = 0; n < 8; n++) {
+                const int i = n ^ 1;
+                __m512 products = _mm512_mul_ps(_mm512_set1_ps(in[i]), table);
+                UNROLL
+                for (int p = 0; p < 4; p++)
+                    sum[p] = _mm512_fmadd_ps(_mm512_permutexvar_ps(code_at(line[p] + j * LINE, i), products), scale[p],
+                                             sum[p]);
+            }
+        }
+    }
+    _mm512_storeu_ps(sums, sum[0]);
+    _mm512_storeu_ps(sums + LANES, sum[1]);
+    _mm512_storeu_ps(other_sums, sum[2]);
+    _mm512_storeu_ps(other_sums + LANES, sum[3]);
 }
 
 /* ---- Few rows, and expanding ---------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@
  */
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/products.h"
+#include "number/bf16.h"
+#include "number/e4m3.h"
 
 #include <string.h>
 
@@ -175,6 +177,89 @@ TARGET static void multiply_f32(const float *const *x, int64_t begin, int rows, 
     for (; r < rows; r++) rows_of(1, SINGLE_C, false, x + r, begin, w, k, sums + r * GROUP);
 }
 
+/* ---- Quantising 4-bit activations --------------------------------------------------------------------------------- */
+
+/* max|x| of 16 * blocks values; NaN if one of them is. */
+TARGET INLINE float largest(const float *x, int64_t blocks)
+{
+    vec most[PARTS] = {{0}};
+    float lane[LANES], amax = 0;
+    for (int64_t i = 0; i < blocks * LANES; i += LANES)
+        UNROLL
+        for (int p = 0; p < PARTS; p++) {
+            vec v;
+            LOAD(v, x + i + p * WIDTH);
+            v = (vec)((vec_int)v & 0x7FFFFFFF);
+            vec_int keep = (v <= most[p]) | (most[p] != most[p]); /* a NaN is taken and kept */
+            most[p] = SELECT(keep, most[p], v);
+        }
+    memcpy(lane, most, sizeof lane);
+    for (int i = 0; i < LANES; i++) {
+        if (lane[i] != lane[i]) return lane[i];
+        if (lane[i] > amax) amax = lane[i];
+    }
+    return amax;
+}
+
+/* Doubled E2M1 codes of x / unit, to nearest, ties to even: what each boundary between codes adds. NaN gives 0. */
+TARGET INLINE void codes16(const float *x, float unit, int32_t *out)
+{
+    UNROLL
+    for (int p = 0; p < PARTS; p++) {
+        vec v;
+        LOAD(v, x + p * WIDTH);
+        v = v / unit;
+        vec a = (vec)((vec_int)v & 0x7FFFFFFF);
+        vec_int code = -((a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f)) - 2 * ((a > 2.5f) + (a >= 3.5f)) -
+                       4 * (a > 5.0f);
+        vec_int minus = (vec_int)v < 0;
+        code = (code ^ minus) - minus;
+        STORE(out + p * WIDTH, code);
+    }
+}
+
+/* A block from its values, the byte of its scale and the unit of its codes. */
+TARGET INLINE void make_block4(const float *x, uint8_t scale, float unit, cpu_block4 *out)
+{
+    static const uint8_t order[16] = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
+    int32_t code[LANES], sum = 0;
+    codes16(x, unit, code);
+    for (int i = 0; i < LANES; i++) out->code[i] = (int8_t)code[order[i]];
+    for (int i = 0; i < LANES; i++) sum += code[i];
+    out->scale = e4m3_to_float(scale) * 0x1p115f; /* NVFP4_OFFSET, and 1/4 */
+    out->correction = -12 * sum;
+}
+
+TARGET static float quantise_fc1(const float *x, int64_t blocks, cpu_block4 *out)
+{
+    float r = largest(x, blocks), scaled[LANES];
+    if (r < 1e-12f) r = 1e-12f;
+    float factor = 2688.0f / r;
+    for (int64_t b = 0; b < blocks; b++, x += LANES) {
+        UNROLL
+        for (int p = 0; p < PARTS; p++) {
+            vec v;
+            LOAD(v, x + p * WIDTH);
+            v = v * factor;
+            round_bf16(&v);
+            STORE(scaled + p * WIDTH, v);
+        }
+        uint8_t scale = e4m3_from_float(largest(scaled, 1) / 6);
+        if (!scale) scale = 1;
+        make_block4(scaled, scale, e4m3_to_float(scale), &out[b]);
+    }
+    return bf16_round(r / 2688.0f);
+}
+
+TARGET static void quantise_fc2(const float *x, int64_t blocks, cpu_block4 *out)
+{
+    for (int64_t b = 0; b < blocks; b++, x += LANES) {
+        uint8_t scale = e4m3_from_float(largest(x, 1) / 6 * 16);
+        if (!scale) scale = 1;
+        make_block4(x, scale, e4m3_to_float(scale) * 0.0625f, &out[b]);
+    }
+}
+
 /* ---- 4-bit activations --------------------------------------------------------------------------------------------
  */
 
@@ -239,6 +324,7 @@ const cpu_products PRODUCTS = {
     .few_bf16 = few_bf16,
     .few_mxfp8 = few_mxfp8,
     .few_nvfp4 = few_nvfp4,
+    .one_nvfp4 = one_nvfp4,
 #endif
     .multiply = multiply,
     .multiply_f32 = multiply_f32,
@@ -248,4 +334,6 @@ const cpu_products PRODUCTS = {
     .multiply_pairs = multiply_pairs,
 #endif
     .multiply_block4 = multiply_block4,
+    .quantise_fc1 = quantise_fc1,
+    .quantise_fc2 = quantise_fc2,
 };
