@@ -176,6 +176,7 @@ static hy_status run_rows(model_bench *b, hy_error *err)
     const bench_against *against = b->against.root ? &b->against : NULL;
     hy_status status = HY_OK;
     if (!b->json) bench_print_heading(&b->heading, against);
+    fflush(stdout);
     for (int c = 0; c < b->context_count && status == HY_OK; c++)
         for (int n = 0; n < b->batch_count && status == HY_OK; n++) {
             bench_result *r = &b->result[b->result_count];

@@ -153,7 +153,7 @@ class Refused(unittest.TestCase):
             self.assertIn("usage: hayate bench", bench(*args)[0])
 
     def test_ctrl_c(self):
-        p = subprocess.Popen([HAYATE, "bench", "decode", MODEL, "--runs", "1000"], stdout=subprocess.PIPE,
+        p = subprocess.Popen([HAYATE, "bench", "decode", MODEL, "--runs", "1000", *SMALL[2:]], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE)
         p.stdout.readline()  # it runs
         time.sleep(0.3)
