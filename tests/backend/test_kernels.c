@@ -1,6 +1,6 @@
 /*
- * The inner loops of the cpu backend: every variant that this machine runs gives the bits of the portable one, decoding
- * is that of src/number, products are one chain, the exponential is within two units of the last place.
+ * The inner loops of the cpu backend: every variant that this machine runs gives the bits of the portable one, the
+ * exponential is within two units of the last place.
  */
 #include "backend/random_model.h"
 
@@ -17,56 +17,6 @@ static int setup(void **state)
     count = cpu_kernels_all(all);
     for (int i = 0; i < count; i++) printf("# variant %s\n", all[i]->name);
     return 0;
-}
-
-/* ---- Index keys -------------------------------------------------------------------------------------------------- */
-
-/* All E4M3 codes in every byte of a lane, as the index cache holds them. */
-static void cached_codes(void **state)
-{
-    (void)state;
-    uint8_t panel[4 * LINE];
-    float out[16 * LANES];
-    for (int v = 0; v < count; v++)
-        for (int first = 0; first < 256; first++) {
-            for (size_t i = 0; i < sizeof panel; i++) panel[i] = (uint8_t)(first + (int)i);
-            all[v]->decode_e4m3(panel, 0, 14, out);
-            for (int k = 0; k < 14; k++)
-                for (int n = 0; n < LANES; n++) {
-                    float want = e4m3_to_float(panel[k / 4 * LINE + 4 * n + k % 4]), got = out[k * LANES + n];
-                    assert_true(isnan(want) ? isnan(got) : bits_of_float(got) == bits_of_float(want));
-                }
-        }
-}
-
-/* ---- Products ---------------------------------------------------------------------------------------------------- */
-
-/* Against scalar chains, for every number of rows and panels; sums go on from what is there. */
-static void products(void **state)
-{
-    (void)state;
-    enum { K = 37, ROWS = 19 };
-    float *x = random_floats(ROWS * K, 1, false), *w = random_floats(MAX_PANELS * K * LANES, 1, false);
-    const float *row[ROWS];
-    for (int r = 0; r < ROWS; r++) row[r] = x + r * K;
-    for (int v = 0; v < count; v++)
-        for (int panels = 1; panels <= MAX_PANELS; panels++)
-            for (int rows = 1; rows <= ROWS; rows++) {
-                float sums[ROWS * MAX_PANELS * LANES];
-                for (int i = 0; i < rows * panels * LANES; i++) sums[i] = (float)(i % 5);
-                all[v]->product(row, rows, w, K * LANES, panels, K, sums);
-                for (int i = 0; i < rows * panels * LANES; i++) {
-                    float want = (float)(i % 5);
-                    const float *xr = row[i / LANES / panels], *wp = w + (i / LANES % panels) * K * LANES + i % LANES;
-                    for (int k = 0; k < K; k++) {
-                        float product = xr[k] * wp[k * LANES];
-                        want += product;
-                    }
-                    assert_int_equal(bits_of_float(sums[i]), bits_of_float(want));
-                }
-            }
-    free(x);
-    free(w);
 }
 
 /* ---- Functions --------------------------------------------------------------------------------------------------- */
@@ -157,7 +107,7 @@ static void norms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cached_codes), cmocka_unit_test(products), cmocka_unit_test(exponential),
+        cmocka_unit_test(exponential),
         cmocka_unit_test(activation),   cmocka_unit_test(norms),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -581,7 +581,9 @@ static void index_scores(void **state)
                     p.cpu.ops->tensor_read(p.cpu.step, OPS_SCORES, t, 1, b);
                     float error = row_error(a, b, m->index_heads, TABLE);
                     worst[OPS_SCORES] = fmaxf(worst[OPS_SCORES], error);
-                    assert_true(error <= 1e-5f);
+                    /* Products with integers round what is small in a query to 2^-15 of its largest element. */
+                    bool integers = caches[c].index == CACHE_NVFP4 && caches[c].options.read == READBACK_EXACT;
+                    assert_true(error <= (integers ? 0x1p-15f : 1e-5f));
                 }
                 /* index_select leaves out scores that cannot matter; what it selects must be the same. */
                 p.reference.ops->index_select(p.reference.step, 1);

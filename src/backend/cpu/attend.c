@@ -3,28 +3,33 @@
  *
  *     a_h(p) = sum_j softmax_j(scale q_h(p) . k_j) v_j,  scale = 1 / sqrt(head_dim)
  *
- * over the tokens j <= p of the selected blocks (of all blocks on a dense layer). An item is a tile of rows of one
- * sequence, a KV head and up to 16 of its query heads. It walks the union of the tile's blocks in ascending order,
+ * over the tokens j <= p of the selected blocks (of all blocks on a dense layer). An item is some rows of a tile of one
+ * sequence, a KV head and up to 16 of its query heads. It walks the union of the rows' blocks in ascending order,
  * decodes each once, and folds it into the state of every row that takes it, so that a row sees its own blocks in
- * ascending order whoever shares the tile. Bytes read: one KV head of a block per tile; a block costs
+ * ascending order whoever shares the tile. Bytes read: one KV head of a block per item; a block costs
  * 2 * 128 * head_dim * 16 multiply-adds per row.
+ *
+ * With few rows the blocks of one row are spread over the workers: each leaves its maximum, sum and output as a part,
+ * and the parts are folded in order afterwards. The first block of a row becomes its state as it is, the next are
+ * folded in, so that both ways do the same.
  */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "number/bf16.h"
+#define LOG2_E 1.44269504f
 
 typedef struct attend_work {
     ops_step *step;
     int layer;
-    int head_tiles; /* ceil(query heads of a KV head / 16) */
+    int head_tiles;    /* ceil(query heads of a KV head / 16) */
+    int rows_per_item; /* a divisor of ROW_TILE */
 } attend_work;
 
-/* One item. */
+/* Rows [first, first + count) of one sequence, one KV head and up to 16 of its query heads. */
 typedef struct attend_item {
-    const cpu_tile *tile;
+    int32_t first, count, sequence;
     int group;                       /* KV head */
     int64_t head;                    /* first query head */
     int heads;                       /* at most 16 */
@@ -32,66 +37,96 @@ typedef struct attend_item {
     int left[ROW_TILE];              /* entries, or on a dense layer unused */
 } attend_item;
 
-/* Queries of the item's heads into lanes: w->query [rows][head_dim][16]; clears the outputs and states. */
-static void open_rows(const ops_step *step, const attend_item *item, cpu_worker *w)
+/* The heads of item `which` of a row: KV head, first query head, how many. */
+static void take_heads(const attend_work *work, int64_t which, attend_item *item)
+{
+    const ops_model *m = work->step->backend->model;
+    int per_group = m->heads / m->kv_heads, first = (int)(which % work->head_tiles) * LANES;
+    item->group = (int)(which / work->head_tiles);
+    item->head = (int64_t)item->group * per_group + first;
+    item->heads = per_group - first < LANES ? per_group - first : LANES;
+}
+
+/* The blocks that row t takes of a KV head. A replayed list may name blocks behind the row's position: they are not
+ * there to be read. */
+static int take_blocks(const ops_step *step, int64_t t, int group, const int32_t **blocks)
 {
     const ops_model *m = step->backend->model;
-    size_t row = (size_t)m->head_dim * LANES;
-    memset(w->query, 0, (size_t)item->tile->count * row * sizeof(float));
-    memset(w->out, 0, (size_t)item->tile->count * row * sizeof(float));
-    for (int r = 0; r < item->tile->count; r++) {
-        const float *q = step->q + ((int64_t)(item->tile->first + r) * m->heads + item->head) * m->head_dim;
-        for (int h = 0; h < item->heads; h++)
-            for (int d = 0; d < m->head_dim; d++)
-                w->query[(size_t)r * row + (size_t)(d * LANES + h)] = q[h * m->head_dim + d];
-        for (int n = 0; n < LANES; n++) w->state[r].max[n] = -INFINITY, w->state[r].sum[n] = 0;
+    int n = m->index_top;
+    *blocks = step->blocks + (t * m->index_heads + group) * m->index_top;
+    while (n > 0 && ((*blocks)[n - 1] < 0 || (*blocks)[n - 1] > step->rows.position[t] / CACHE_BLOCK)) n--;
+    return n;
+}
+
+/* Queries of the item's heads into lanes: w->query and w->factor. */
+static void open_rows(const attend_work *work, const attend_item *item, cpu_worker *w)
+{
+    const ops_step *step = work->step;
+    const ops_model *m = step->backend->model;
+    const cpu_blocks *blocks = step->backend->blocks;
+    float scale = 1.0f / sqrtf((float)m->head_dim) * LOG2_E;
+    if (step->cache->layout.main == CACHE_FP8) scale *= m->layer[work->layer].k_scale;
+    bool pairs = cpu_cache_pairs(step->cache, step->cache->layout.main);
+    size_t dim = (size_t)m->head_dim;
+    for (int r = 0; r < item->count; r++) {
+        const float *q = step->q + ((item->first + r) * m->heads + item->head) * m->head_dim;
+        float *factor = w->factor + r * LANES, *lanes = w->query + (size_t)r * dim * LANES;
+        for (int n = 0; n < LANES; n++) factor[n] = 1;
+        if (pairs)
+            blocks->query_pairs(q, dim, item->heads, m->head_dim, (int32_t *)lanes, factor);
+        else
+            blocks->query_lanes(q, dim, item->heads, m->head_dim, lanes);
+        for (int n = 0; n < LANES; n++) factor[n] *= scale;
     }
 }
 
-/* Folds logical block b into the rows that take it. */
-static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w, int32_t b)
+/* O / L, rounded to bf16, of one row. */
+static void close_row(const attend_work *work, const attend_item *item, int32_t t, const cpu_softmax *state,
+                      const float *out)
 {
     ops_step *step = work->step;
-    const ops_backend *backend = step->backend;
-    int dim = backend->model->head_dim;
-    float scale = 1.0f / sqrtf((float)dim);
-    const cpu_tile *tile = item->tile;
-    int64_t begin = (int64_t)b * CACHE_BLOCK, most = step->rows.position[tile->first + tile->count - 1] + 1 - begin;
-    int tokens = most < CACHE_BLOCK ? (int)most : CACHE_BLOCK;
-    int32_t block = cpu_cache_block(step, tile->sequence, b);
-    cpu_cache_keys(step->cache, work->layer, item->group, block, tokens, w->keys);
-    cpu_cache_values(step->cache, work->layer, item->group, block, tokens, w->values);
-    for (int r = 0; r < tile->count; r++) {
+    const ops_model *m = step->backend->model;
+    float factor = step->cache->layout.main == CACHE_FP8 ? m->layer[work->layer].v_scale : 1;
+    float *to = step->attention + ((int64_t)t * m->heads + item->head) * m->head_dim;
+    step->backend->blocks->finish(state, out, factor, m->head_dim, item->heads, to, (size_t)m->head_dim);
+}
+
+/* ---- Rows that share blocks ------------------------------------------------------------------------------------- */
+
+/* Logical block b into the rows that take it; `next` is read after it, -1: none. */
+static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w, int32_t b, bool *seen)
+{
+    ops_step *step = work->step;
+    size_t row_floats = (size_t)step->backend->model->head_dim * LANES;
+    int64_t begin = (int64_t)b * CACHE_BLOCK;
+    cpu_query_row rows[ROW_TILE];
+    int n = 0, most = 0;
+    for (int r = 0; r < item->count; r++) {
         if (item->blocks[r]) {
             if (item->left[r] == 0 || *item->blocks[r] != b) continue;
             item->blocks[r]++, item->left[r]--;
         }
-        int64_t visible = step->rows.position[tile->first + r] + 1 - begin;
+        int64_t visible = step->rows.position[item->first + r] + 1 - begin;
         if (visible <= 0) continue;
-        backend->blocks->attend_block(w->query + (size_t)r * (size_t)dim * LANES, w->keys, w->values,
-                                       visible < CACHE_BLOCK ? (int)visible : CACHE_BLOCK, dim, scale, &w->state[r],
-                                       w->out + (size_t)r * (size_t)dim * LANES, w->block);
+        int tokens = visible < CACHE_BLOCK ? (int)visible : CACHE_BLOCK;
+        if (tokens > most) most = tokens;
+        rows[n++] =
+            (cpu_query_row){w->query + (size_t)r * row_floats, w->factor + r * LANES, tokens, !seen[r], &w->state[r],
+                            w->out + (size_t)r * row_floats};
+        seen[r] = true;
     }
-}
-
-/* O / L, rounded to bf16. */
-static void close_rows(ops_step *step, const attend_item *item, const cpu_worker *w)
-{
-    const ops_model *m = step->backend->model;
-    for (int r = 0; r < item->tile->count; r++) {
-        float *out = step->attention + ((int64_t)(item->tile->first + r) * m->heads + item->head) * m->head_dim;
-        const float *from = w->out + (size_t)r * (size_t)m->head_dim * LANES;
-        for (int h = 0; h < item->heads; h++)
-            for (int d = 0; d < m->head_dim; d++)
-                out[h * m->head_dim + d] = bf16_round(from[d * LANES + h] / w->state[r].sum[h]);
-    }
+    if (n == 0) return;
+    cpu_block block;
+    cpu_cache_decode(step->cache, work->layer, item->group, cpu_cache_block(step, item->sequence, b), most, w->keys,
+                     w->values, &block);
+    step->backend->blocks->attend(&block, rows, n, w->exponents);
 }
 
 /* The lowest block that some row still has to take, -1: none. */
 static int32_t next_block(const attend_item *item)
 {
     int32_t next = -1;
-    for (int r = 0; r < item->tile->count; r++)
+    for (int r = 0; r < item->count; r++)
         if (item->left[r] > 0 && *item->blocks[r] >= 0 && (next < 0 || *item->blocks[r] < next))
             next = *item->blocks[r];
     return next;
@@ -103,35 +138,133 @@ static void attend_items(void *arg, int64_t begin, int64_t end, int worker)
     ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     cpu_worker *w = &step->worker[worker];
-    int per_group = m->heads / m->kv_heads;
-    bool sparse = m->layer[work->layer].sparse;
+    int64_t per_tile = ROW_TILE / work->rows_per_item, per_rows = m->kv_heads * work->head_tiles;
     for (int64_t i = begin; i < end; i++) {
-        int64_t rest = i % (m->kv_heads * work->head_tiles);
-        attend_item item = {.tile = &step->tiles[i / (m->kv_heads * work->head_tiles)],
-                            .group = (int)(rest / work->head_tiles)};
-        int first = (int)(rest % work->head_tiles) * LANES; /* inside the group */
-        item.head = (int64_t)item.group * per_group + first;
-        item.heads = per_group - first < LANES ? per_group - first : LANES;
-        open_rows(step, &item, w);
-        if (sparse) {
-            for (int r = 0; r < item.tile->count; r++) {
-                int64_t t = item.tile->first + r;
-                item.blocks[r] = step->blocks + (t * m->index_heads + item.group) * m->index_top;
-                item.left[r] = m->index_top;
-                /* A replayed list may name blocks behind the row's position: they are not there to be read. */
-                while (item.left[r] > 0 && (item.blocks[r][item.left[r] - 1] < 0 ||
-                                            item.blocks[r][item.left[r] - 1] > step->rows.position[t] / CACHE_BLOCK))
-                    item.left[r]--;
-            }
-            for (int32_t b; (b = next_block(&item)) >= 0;) fold_block(work, &item, w, b);
+        const cpu_tile *tile = &step->tiles[i / per_rows / per_tile];
+        int32_t first = (int32_t)(i / per_rows % per_tile) * work->rows_per_item, left = tile->count - first;
+        if (left <= 0) continue;
+        attend_item item = {.first = tile->first + first, .sequence = tile->sequence};
+        item.count = left < work->rows_per_item ? left : work->rows_per_item;
+        bool seen[ROW_TILE] = {false};
+        take_heads(work, i % per_rows, &item);
+        open_rows(work, &item, w);
+        if (m->layer[work->layer].sparse) {
+            for (int r = 0; r < item.count; r++)
+                item.left[r] = take_blocks(step, item.first + r, item.group, &item.blocks[r]);
+            for (int32_t b; (b = next_block(&item)) >= 0;) fold_block(work, &item, w, b, seen);
         } else {
-            int32_t last = step->rows.position[item.tile->first + item.tile->count - 1] / CACHE_BLOCK;
-            for (int32_t b = 0; b <= last; b++) fold_block(work, &item, w, b);
+            int32_t last = step->rows.position[item.first + item.count - 1] / CACHE_BLOCK;
+            for (int32_t b = 0; b <= last; b++) fold_block(work, &item, w, b, seen);
         }
-        close_rows(step, &item, w);
+        for (int r = 0; r < item.count; r++)
+            close_row(work, &item, item.first + r, &w->state[r], w->out + (size_t)r * (size_t)m->head_dim * LANES);
     }
 }
 
+/* ---- Blocks of a row over the workers --------------------------------------------------------------------------- */
+
+/* One round: blocks [first, first + blocks) of each list. */
+typedef struct part_work {
+    attend_work attend;
+    int32_t first, blocks;
+    int32_t run;  /* blocks of one part item */
+    int64_t runs; /* ceil(blocks / run) */
+} part_work;
+
+/* Row and heads of item `which`, and how many blocks it takes. */
+static int32_t part_item(const part_work *work, int64_t which, attend_item *item)
+{
+    const ops_step *step = work->attend.step;
+    const ops_model *m = step->backend->model;
+    int64_t per_row = m->kv_heads * work->attend.head_tiles;
+    int32_t t = (int32_t)(which / per_row);
+    *item = (attend_item){.first = t, .count = 1, .sequence = step->rows.sequence[t]};
+    if (item->sequence < 0) return 0;
+    take_heads(&work->attend, which % per_row, item);
+    if (!m->layer[work->attend.layer].sparse) return step->rows.position[t] / CACHE_BLOCK + 1;
+    return take_blocks(step, t, item->group, &item->blocks[0]);
+}
+
+static void attend_parts(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const part_work *work = arg;
+    ops_step *step = work->attend.step;
+    cpu_worker *w = &step->worker[worker];
+    for (int64_t i = begin; i < end; i++) {
+        attend_item item;
+        int64_t which = i / work->runs;
+        int32_t count = part_item(work, which, &item), at = (int32_t)(i % work->runs) * work->run;
+        int32_t last = at + work->run < work->blocks ? at + work->run : work->blocks;
+        if (last > count - work->first) last = count - work->first;
+        if (at >= last) continue;
+        open_rows(&work->attend, &item, w);
+        for (; at < last; at++) {
+            int32_t b = item.blocks[0] ? item.blocks[0][work->first + at] : work->first + at;
+            int64_t part = which * work->blocks + at, visible = step->rows.position[item.first] + 1;
+            visible -= (int64_t)b * CACHE_BLOCK;
+            cpu_block block;
+            cpu_query_row row = {w->query,
+                                 w->factor,
+                                 visible < CACHE_BLOCK ? (int)visible : CACHE_BLOCK,
+                                 true,
+                                 &step->part_state[part],
+                                 step->part_out + part * step->backend->model->head_dim * LANES};
+            cpu_cache_decode(step->cache, work->attend.layer, item.group, cpu_cache_block(step, item.sequence, b),
+                             row.tokens, w->keys, w->values, &block);
+            step->backend->blocks->attend(&block, &row, 1, w->exponents);
+        }
+    }
+}
+
+static void fold_parts(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const part_work *work = arg;
+    ops_step *step = work->attend.step;
+    const cpu_blocks *blocks = step->backend->blocks;
+    int dim = step->backend->model->head_dim;
+    size_t floats = (size_t)dim * LANES;
+    for (int64_t which = begin; which < end; which++) {
+        attend_item item;
+        int32_t count = part_item(work, which, &item), left = count - work->first;
+        cpu_softmax *state = &step->part_state[step->parts + which];
+        float *out = step->part_out + (size_t)(step->parts + which) * floats;
+        for (int32_t at = 0; at < work->blocks && at < left; at++) {
+            size_t part = (size_t)(which * work->blocks + at);
+            if (work->first + at > 0) {
+                blocks->fold(state, out, &step->part_state[part], step->part_out + part * floats, dim);
+                continue;
+            }
+            *state = step->part_state[part];
+            memcpy(out, step->part_out + part * floats, floats * sizeof *out);
+        }
+        if (left > 0 && left <= work->blocks) close_row(&work->attend, &item, item.first, state, out);
+    }
+}
+
+/* Rounds of as many blocks of every row and head as there are parts. */
+static void attend_split(const attend_work *attend, int64_t items)
+{
+    ops_step *step = attend->step;
+    part_work work = {.attend = *attend};
+    int32_t most = 0;
+    for (int64_t i = 0; i < items; i++) {
+        attend_item item;
+        int32_t count = part_item(&work, i, &item);
+        if (count > most) most = count;
+    }
+    int32_t room = (int32_t)(step->parts / items);
+    for (; work.first < most; work.first += room) {
+        work.blocks = most - work.first < room ? most - work.first : room;
+        work.run = (int32_t)(items * work.blocks / (4 * step->workers));
+        if (work.run < 1) work.run = 1;
+        work.runs = (work.blocks + work.run - 1) / work.run;
+        cpu_parallel(step, items * work.runs, attend_parts, &work);
+        cpu_parallel(step, items, fold_parts, &work);
+    }
+}
+
+/* Items of whole tiles where there are enough of them, else of fewer rows, else single blocks. */
 void cpu_attend(ops_step *step, int layer)
 {
     const ops_model *m = step->backend->model;
@@ -139,6 +272,16 @@ void cpu_attend(ops_step *step, int layer)
         if (step->rows.sequence[t] < 0)
             memset(step->attention + (int64_t)t * m->heads * m->head_dim, 0,
                    (size_t)(m->heads * m->head_dim) * sizeof(float));
-    attend_work work = {step, layer, (m->heads / m->kv_heads + LANES - 1) / LANES};
-    cpu_parallel(step, (int64_t)step->tile_count * m->kv_heads * work.head_tiles, attend_items, &work);
+    attend_work work = {step, layer, (m->heads / m->kv_heads + LANES - 1) / LANES, ROW_TILE};
+    int64_t heads = m->kv_heads * work.head_tiles, items, all = step->rows.count * heads;
+    for (;; work.rows_per_item /= 2) {
+        items = 0;
+        for (int32_t i = 0; i < step->tile_count; i++)
+            items += (step->tiles[i].count + work.rows_per_item - 1) / work.rows_per_item * heads;
+        if (items >= 4 * step->workers || work.rows_per_item == 1) break;
+    }
+    if (all <= step->open_parts && items % step->workers != 0)
+        attend_split(&work, all);
+    else
+        cpu_parallel(step, step->tile_count * (ROW_TILE / work.rows_per_item) * heads, attend_items, &work);
 }

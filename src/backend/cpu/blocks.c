@@ -6,9 +6,9 @@ int cpu_blocks_all(const cpu_blocks *all[4])
     int n = 0;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         all[n++] = &cpu_blocks_avx512;
-    if (__builtin_cpu_supports("avx2")) all[n++] = &cpu_blocks_avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all[n++] = &cpu_blocks_avx2;
 #endif
     all[n++] = &cpu_blocks_portable;
     return n;

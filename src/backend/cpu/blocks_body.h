@@ -1,114 +1,677 @@
 /*
  * The loops of blocks.h over the vectors of lanes.h. Included once per instruction set by blocks_<set>.c, which defines
  *
- *     BLOCKS, NAME   the cpu_blocks to define, and what it is called
- *     TARGET         the function attribute that selects the instruction set
- *     WIDTH          lanes of its vectors: 16, 8 or 4
- *     NARROW_R       rows of the register tile of a product, at most 8
+ *     BLOCKS, NAME     the cpu_blocks to define, and what it is called
+ *     TARGET           the function attribute that selects the instruction set
+ *     WIDTH            lanes of its vectors: 16, 8 or 4
+ *     ROWS             query rows (or runs of 16 tokens of an index block) that share the broadcasts of a tile: 1 or 2
+ *     ROWS_C, SINGLE_C broadcasts of an integer or key tile with ROWS and with one run of 16 lanes
+ *     ROWS_D, SINGLE_D broadcasts of a value tile: divisors of 16
+ *     MULTIPLY_ADD(acc, a, b)  acc += a b of vec, fused or not
+ *     FUSED(acc, a, b)         the same, fused
+ *     MAXIMUM(x, m)            x > m ? x : m
+ *     DOT_PAIRS(acc, a, b)     acc += a.low b.low + a.high b.high of vec_int, halves being int16
+ *     EXPAND(line, s)          2 E2M1 of nibbles s and 4 + s of every lane of a vec_int, as pairs
+ *     TRANSPOSE                optional: transpose_words for 16 x 16 words
+ *
+ * A tile keeps V vectors of A (query heads, or tokens of an index block, in lanes) against C broadcasts of B (tokens, or
+ * columns of queries) in registers. Integer tile, for each group of 16 elements: 8 V C DOT_PAIRS, V C conversions and V C
+ * fused additions. With 16 lanes and two such operations a cycle: 16 columns of index scores take 40 cycles a token, keys
+ * of 16 heads 40 cycles a token; a value of 16 heads takes half a cycle, so a block of 128 x 128 for 16 heads takes
+ * 5,120 + 8,192 cycles and about 1,500 for the exponentials.
  */
 #include "backend/cpu/blocks.h"
 #include "backend/cpu/lanes.h"
 
 #include <math.h>
+#include <string.h>
 
-/* ---- Products -------------------------------------------------------------------------------------------------- */
+#include "number/e4m3.h"
 
-/* A register tile of R <= 8 rows: see product_strided. */
-INLINE void product_tile(const int R, const float *const *x, size_t step, const float *w, int k, float *out)
+#define SPLAT_INT(x) ((x) - (vec_int){0})
+#define SLAB (CACHE_BLOCK * UNIT) /* floats of 16 columns of all tokens of a decoded block */
+
+/* ---- Words in lanes --------------------------------------------------------------------------------------------- */
+
+/* to[i][n] = word i of from[n], of 16 rows `stride` bytes apart and `words` words of each. */
+INLINE void words_in_lanes(const void *from, size_t stride, int words, void *to)
 {
-    vec a[8][PARTS];
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < PARTS; p++) a[r][p] = (vec){0};
-    for (int i = 0; i < k; i++)
-        for (int p = 0; p < PARTS; p++) {
-            vec v;
-            LOAD(v, w + (size_t)i * LANES + p * WIDTH);
-            for (int r = 0; r < R; r++) a[r][p] += x[r][(size_t)i * step] * v;
+#ifdef TRANSPOSE
+    if (words % LANES == 0) {
+        for (int i = 0; i < words; i += LANES)
+            TRANSPOSE((const char *)from + 4 * i, stride, (char *)to + (size_t)i * LINE, LINE);
+        return;
+    }
+#endif
+    for (int n = 0; n < LANES; n++)
+        for (int i = 0; i < words; i++)
+            memcpy((char *)to + i * LINE + 4 * n, (const char *)from + (size_t)n * stride + 4 * i, 4);
+}
+
+TARGET static void query_lanes(const float *x, size_t stride, int heads, int dim, float *lanes)
+{
+    if (heads == LANES) {
+        words_in_lanes(x, stride * sizeof *x, dim, lanes);
+        return;
+    }
+    memset(lanes, 0, (size_t)dim * LINE);
+    for (int h = 0; h < heads; h++)
+        for (int d = 0; d < dim; d++) lanes[d * LANES + h] = x[(size_t)h * stride + (size_t)d];
+}
+
+/* round(x scale) as int32: adding 1.5 * 2^23 rounds to whole numbers. */
+INLINE void to_fixed(const float *x, const vec *scale, vec_int *fixed)
+{
+    vec v;
+    LOAD(v, x);
+    v = v * *scale + 0x1.8p23f;
+    *fixed = (vec_int)v - 0x4B400000;
+}
+
+TARGET static void query_pairs(const float *x, size_t stride, int heads, int dim, int32_t *pairs, float *unscale)
+{
+    enum { PIECE = 64 };
+    float lanes[PIECE * LANES] __attribute__((aligned(LINE)));
+    vec scale[PARTS];
+    vec_int largest[PARTS] = {{0}};
+    for (int first = 0; first < dim; first += PIECE) {
+        int n = dim - first < PIECE ? dim - first : PIECE;
+        query_lanes(x + first, stride, heads, n, lanes);
+        for (int i = 0; i < n; i++)
+            for (int p = 0; p < PARTS; p++) {
+                vec_int v;
+                LOAD(v, lanes + i * LANES + p * WIDTH);
+                v &= 0x7FFFFFFF;
+                largest[p] = (vec_int)SELECT(v > largest[p], (vec)v, (vec)largest[p]);
+            }
+    }
+    for (int p = 0; p < PARTS; p++) {
+        /* The exponent of the largest, from 2^-112 on, becomes 14. */
+        vec_int exponent = SHIFT_RIGHT(largest[p], 23), low = exponent < 15;
+        vec_int used = (low & 15) | (~low & exponent);
+        scale[p] = (vec)SHIFT_LEFT(2 * 127 + 14 - used, 23);
+        vec_int back = SHIFT_LEFT(used - 14, 23), wrong = exponent == 255;
+        vec v = (vec)((wrong & 0x7FC00000) | (~wrong & back)) * 0.5f;
+        STORE(unscale + p * WIDTH, v);
+    }
+    for (int first = 0; first < dim; first += PIECE) {
+        int n = dim - first < PIECE ? dim - first : PIECE;
+        query_lanes(x + first, stride, heads, n, lanes);
+        for (int i = 0; i < n; i += 8)
+            for (int s = 0; s < 4; s++)
+                for (int p = 0; p < PARTS; p++) {
+                    vec_int low, high;
+                    to_fixed(lanes + (i + s) * LANES + p * WIDTH, &scale[p], &low);
+                    to_fixed(lanes + (i + 4 + s) * LANES + p * WIDTH, &scale[p], &high);
+                    low = (low & 0xFFFF) | SHIFT_LEFT(high, 16);
+                    STORE(pairs + (s * (dim / 8) + (first + i) / 8) * LANES + p * WIDTH, low);
+                }
+    }
+}
+
+/* ---- Coding ----------------------------------------------------------------------------------------------------- */
+
+/* The scales of 16 bytes. */
+INLINE void scales_of(const uint8_t *bytes, float *out)
+{
+    for (int i = 0; i < LANES; i += WIDTH) {
+        typedef uint8_t narrow __attribute__((vector_size(WIDTH)));
+        narrow b;
+        vec v;
+        LOAD(b, bytes + i);
+        vec_int top = SHIFT_LEFT(__builtin_convertvector(b, vec_int), 24);
+        e4m3_values(&top, &v);
+        STORE(out + i, v);
+    }
+}
+
+TARGET static void decode_pairs(const uint8_t *data, const uint8_t *scales, int tokens, int dim, int32_t *pairs,
+                                float *decoded_scales)
+{
+    int words = dim / 8, count = tokens * (dim / UNIT), i = 0;
+    for (; i + LANES <= count; i += LANES) scales_of(scales + i, decoded_scales + i);
+    for (; i < count; i++) decoded_scales[i] = e4m3_to_float(scales[i]);
+    for (int t = 0; t < tokens; t++, pairs += 4 * words)
+        for (int j = 0; j < words; j += WIDTH, data += 4 * WIDTH) {
+            vec_int line = {0};
+            if (words - j >= WIDTH) {
+                LOAD(line, data);
+                for (int s = 0; s < 4; s++) {
+                    vec_int v = EXPAND(line, s);
+                    STORE(pairs + s * words + j, v);
+                }
+                continue;
+            }
+            size_t bytes = (size_t)(words - j) * 4;
+            memcpy(&line, data, bytes);
+            for (int s = 0; s < 4; s++) {
+                vec_int v = EXPAND(line, s);
+                memcpy(pairs + s * words + j, &v, bytes);
+            }
+            data -= 4 * WIDTH - (int)bytes;
         }
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < PARTS; p++) STORE(out + r * LANES + p * WIDTH, a[r][p]);
 }
 
-/* out[r] = sum over i < k, ascending, of x[r * row_step + i * step] * w[i]: one panel, rows at a fixed distance. */
-INLINE void product_strided(const float *x, size_t row_step, size_t step, int rows, const float *w, int k,
-                            float *out /* [rows][16] */)
+/* x rounded to the nearest E4M3 value, as e4m3_round. */
+INLINE void round_e4m3(vec *x)
 {
-    int r = 0;
-    for (; r + NARROW_R <= rows; r += NARROW_R) {
-        const float *row[8];
-        for (int i = 0; i < NARROW_R; i++) row[i] = x + (size_t)(r + i) * row_step;
-        product_tile(NARROW_R, row, step, w, k, out + r * LANES);
-    }
-    for (; r < rows; r++) {
-        const float *row[1] = {x + (size_t)r * row_step};
-        product_tile(1, row, step, w, k, out + r * LANES);
+    vec_int u = (vec_int)*x, a = u & 0x7FFFFFFF, sign = u & SIGN;
+    vec small = ((vec)a + 0x1.8p14f) - 0x1.8p14f;
+    vec normal = (vec)((a + 0x7FFFF + (SHIFT_RIGHT(a, 20) & 1)) & (int32_t)0xFFF00000);
+    normal = SELECT(normal > 448.0f, SPLAT(448.0f), normal);
+    vec v = SELECT(a < 0x3C800000, small, normal);
+    v = SELECT(a > 0x7F800000, (vec)a, v);
+    *x = (vec)((vec_int)v | sign);
+}
+
+INLINE void decode_group(const uint8_t *data, float scale, bool round, float *out)
+{
+    uint32_t word[2];
+    memcpy(word, data, sizeof word);
+    for (int i = 0; i < UNIT; i += WIDTH) {
+        vec v;
+#ifdef VALUES16
+        v = VALUES16(data) * scale;
+#else
+        static const vec_bits shift[2] = {
+#if WIDTH == 8
+            {28, 24, 20, 16, 12, 8, 4, 0}
+#else
+            {28, 24, 20, 16}, {12, 8, 4, 0}
+#endif
+        };
+        vec half = SPLAT(0.5f * scale);
+        vec_int top = (vec_int)((word[i / 8] - (vec_bits){0}) << shift[i % 8 / WIDTH]);
+        e2m1_values(&top, &half, &v);
+#endif
+        if (round) round_e4m3(&v);
+        STORE(out + i, v);
     }
 }
 
-/* ---- Attention ------------------------------------------------------------------------------------------------- */
-
-/* Scores s [tokens][16], one vector of each, become weights bf16(e^(scale s - m_b)); m_b and the sum of the weights
- * before their rounding are returned. */
-INLINE void block_weights(float *s, int tokens, float scale, vec *block_max, vec *block_sum)
+INLINE void decode_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, bool round, int tokens, int dim,
+                         float *out)
 {
-    vec m = SPLAT(-INFINITY), sum = {0};
+    int groups = dim / UNIT;
     for (int t = 0; t < tokens; t++) {
-        vec x;
-        LOAD(x, s + t * LANES);
-        x = x * scale;
-        STORE(s + t * LANES, x);
-        m = SELECT(x > m, x, m);
+        const uint8_t *s = quads ? scales + t / 4 * 4 * groups + t % 4 : scales + t * groups;
+        for (int g = 0; g < groups; g++, data += UNIT / 2)
+            decode_group(data, e4m3_to_float(s[quads ? g * 4 : g]), round, out + (size_t)g * SLAB + t * UNIT);
     }
+}
+
+/* Vectors of bf16 or E4M3 elements, a missing rest of a group being zeros. */
+INLINE void decode_elements(bool half, const uint8_t *data, int tokens, int dim, float *out)
+{
+    int size = half ? 2 : 1;
+    for (int t = 0; t < tokens; t++)
+        for (int d = 0; d < dim; d += UNIT) {
+            uint8_t bytes[2 * UNIT];
+            uint16_t halves[UNIT];
+            float *to = out + (size_t)(d / UNIT) * SLAB + t * UNIT;
+            size_t n = (size_t)(dim - d < UNIT ? dim - d : UNIT) * (size_t)size;
+            memset(bytes, 0, sizeof bytes);
+            memcpy(bytes, data, n);
+            data += n;
+            if (!half) {
+                scales_of(bytes, to);
+                continue;
+            }
+            memcpy(halves, bytes, sizeof halves);
+            for (int i = 0; i < UNIT; i++) {
+                uint32_t u = (uint32_t)halves[i] << 16;
+                memcpy(to + i, &u, sizeof u);
+            }
+        }
+}
+
+TARGET static void decode(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round,
+                          int tokens, int dim, float *out)
+{
+    if (format != CACHE_NVFP4)
+        decode_elements(format == CACHE_BF16, data, tokens, dim, out);
+    else if (round)
+        decode_nvfp4(data, scales, quads, true, tokens, dim, out);
+    else
+        decode_nvfp4(data, scales, quads, false, tokens, dim, out);
+}
+
+/* A NaN is the largest magnitude, makes the scale NaN and compares false with everything: codes 0. */
+TARGET static void encode_nvfp4(const float *x, int dim, uint8_t *data, uint8_t *scales, int stride)
+{
+    for (int g = 0; g < dim / UNIT; g++, x += UNIT, data += UNIT / 2) {
+        vec v[PARTS];
+        int32_t magnitude[LANES], codes[LANES], largest = 0;
+        float amax;
+        for (int p = 0; p < PARTS; p++) {
+            LOAD(v[p], x + p * WIDTH);
+            round_bf16(&v[p]);
+            vec_int m = (vec_int)v[p] & 0x7FFFFFFF;
+            STORE(magnitude + p * WIDTH, m);
+        }
+        for (int i = 0; i < UNIT; i++) largest = magnitude[i] > largest ? magnitude[i] : largest;
+        memcpy(&amax, &largest, sizeof amax);
+        uint8_t scale = e4m3_from_float(amax / 6);
+        if (scale == 0) scale = 1;
+        scales[g * stride] = scale;
+        float unit = e4m3_to_float(scale);
+        for (int p = 0; p < PARTS; p++) {
+            vec y = v[p] / unit, a = (vec)((vec_int)y & 0x7FFFFFFF);
+            vec_int code = -((a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) +
+                             (a > 5.0f));
+            code |= (code != 0) & (y < 0.0f) & 8;
+            STORE(codes + p * WIDTH, code);
+        }
+        for (int i = 0; i < UNIT / 2; i++) data[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+    }
+}
+
+/* ---- Tiles ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * acc[v][c] = sum over groups g of (sum of the pairs of g) * scale. Lane n of vector v has its pairs p at a[v][16 p + n],
+ * column c at b[c * column + p]. The scales are those of lanes, [v][16 g + n], or of columns, [c * dim/16 + g].
+ */
+INLINE void pair_tile(const int V, const int C, const bool of_lanes, const int32_t *const *a, const int32_t *b,
+                      int column, const float *const *lane_scale, const float *column_scale, int dim, vec (*acc)[16])
+{
+    int words = dim / 8;
+    for (int v = 0; v < V; v++)
+        for (int c = 0; c < C; c++) acc[v][c] = (vec){0};
+    for (int g = 0; g < dim / UNIT; g++) {
+        vec_int dot[4][16];
+        for (int v = 0; v < V; v++)
+            for (int c = 0; c < C; c++) dot[v][c] = (vec_int){0};
+        for (int i = 0; i < 8; i++) {
+            int p = i / 2 * words + 2 * g + i % 2;
+            vec_int x[4];
+            for (int v = 0; v < V; v++) LOAD(x[v], a[v] + p * LANES);
+            for (int c = 0; c < C; c++) {
+                vec_int y = SPLAT_INT(b[c * column + p]);
+                for (int v = 0; v < V; v++) DOT_PAIRS(dot[v][c], x[v], y);
+            }
+        }
+        for (int v = 0; v < V; v++) {
+            vec scale;
+            if (of_lanes) LOAD(scale, lane_scale[v] + g * LANES);
+            for (int c = 0; c < C; c++) {
+                if (!of_lanes) scale = SPLAT(column_scale[c * (dim / UNIT) + g]);
+                vec whole = __builtin_convertvector(dot[v][c], vec);
+                FUSED(acc[v][c], whole, scale);
+            }
+        }
+    }
+}
+
+/* acc[v][c] = sum over i < k, ascending, of a[v][16 i] * b[c * column + i / 16 * jump + i % 16 * step]. */
+INLINE void float_tile(const int V, const int C, const float *const *a, const float *b, int column, int step, int jump,
+                       int k, vec (*acc)[16])
+{
+    for (int v = 0; v < V; v++)
+        for (int c = 0; c < C; c++) acc[v][c] = (vec){0};
+    for (int first = 0; first < k; first += UNIT, b += jump) {
+        int n = k - first < UNIT ? k - first : UNIT;
+        for (int i = 0; i < n; i++) {
+            vec x[4];
+            for (int v = 0; v < V; v++) LOAD(x[v], a[v] + (first + i) * LANES);
+            for (int c = 0; c < C; c++) {
+                vec y = SPLAT(b[c * column + i * step]);
+                for (int v = 0; v < V; v++) MULTIPLY_ADD(acc[v][c], x[v], y);
+            }
+        }
+    }
+}
+
+/* ---- Attention -------------------------------------------------------------------------------------------------- */
+
+/*
+ * 2^x for x <= 0, 0 below -62: n = round(x), the rest r in [-1/2, 1/2], 2^r by a polynomial with an error below 1e-7
+ * and 1 at 0, n added to the exponent. NaN stays NaN (its low bits are zeros).
+ */
+INLINE void power_of_two(vec *value)
+{
+    vec x = *value, t = x + 0x1.8p23f, r = x - (t - 0x1.8p23f);
+    vec y = r * 0x1.5bba0ep-10f + 0x1.3cea88p-7f;
+    y = y * r + 0x1.c6b752p-5f;
+    y = y * r + 0x1.ebf9bcp-3f;
+    y = y * r + 0x1.62e42ap-1f;
+    y = y * r + 1.0f;
+    y = (vec)((vec_bits)y + ((vec_bits)t << 23));
+    *value = (vec)((vec_int)y & ~(x < -62.0f));
+}
+
+/* Exponents s [tokens][16], one vector of each, become weights bf16(2^(s - m)); returns the sum before the rounding. */
+INLINE void block_weights(float *s, int tokens, const vec *block_max, vec *block_sum)
+{
+    vec sum = {0};
     for (int t = 0; t < tokens; t++) {
         vec e;
         LOAD(e, s + t * LANES);
-        e = e - m;
-        exponential(&e);
+        e = e - *block_max;
+        power_of_two(&e);
         sum += e;
-        round_bf16(&e);
-        STORE(s + t * LANES, e);
+        /* As round_bf16; there is no infinity, and a NaN has zeros below. */
+        vec_int u = (vec_int)e;
+        u = (u + 0x7FFF + (SHIFT_RIGHT(u, 16) & 1)) & (int32_t)0xFFFF0000;
+        STORE(s + t * LANES, u);
     }
-    *block_max = m;
     *block_sum = sum;
 }
 
-/* The block's maximum, sum and output [dim][16] into the state, one vector of each. */
-INLINE void fold(const vec *block_max, const vec *block_sum, const float *block_out, int dim, float *max, float *sum,
-                 float *out)
+/* Exponents of tokens [t, t + C) of V / PARTS rows, into s, and their maxima. */
+INLINE void score_tokens(const int V, const int C, const cpu_block *b, const void *const *query, const vec *factor, int t,
+                         int dim, float *s, vec *largest)
 {
-    vec m, old_max, s;
-    LOAD(old_max, max);
-    LOAD(s, sum);
-    m = SELECT(*block_max > old_max, *block_max, old_max);
-    vec keep = old_max - m, add = *block_max - m;
-    exponential(&keep);
-    exponential(&add);
-    s = s * keep + *block_sum * add;
-    STORE(max, m);
-    STORE(sum, s);
-    for (int d = 0; d < dim; d++) {
-        vec o, b;
-        LOAD(o, out + d * LANES);
-        LOAD(b, block_out + d * LANES);
-        o = o * keep + b * add;
-        STORE(out + d * LANES, o);
+    vec acc[4][16];
+    if (b->pairs) {
+        const int32_t *a[4];
+        for (int v = 0; v < V; v++) a[v] = (const int32_t *)query[v / PARTS] + v % PARTS * WIDTH;
+        pair_tile(V, C, false, a, b->pairs + (size_t)t * (size_t)(dim / 2), dim / 2, NULL, b->scales + t * (dim / UNIT),
+                  dim, acc);
+    } else {
+        const float *a[4];
+        for (int v = 0; v < V; v++) a[v] = (const float *)query[v / PARTS] + v % PARTS * WIDTH;
+        float_tile(V, C, a, b->keys + t * UNIT, UNIT, 1, SLAB, dim, acc);
+    }
+    for (int v = 0; v < V; v++)
+        for (int c = 0; c < C; c++) {
+            vec x = acc[v][c] * factor[v];
+            largest[v] = MAXIMUM(x, largest[v]);
+            STORE(s + v / PARTS * SLAB + (t + c) * LANES + v % PARTS * WIDTH, x);
+        }
+}
+
+/* Columns [d, d + D) of the outputs of V / PARTS rows; those beyond dim are zeros and not kept. */
+INLINE void value_columns(const int V, const int D, const cpu_block *b, const cpu_query_row *rows, const float *s,
+                          int tokens, int d, int dim, const vec *keep, const vec *add)
+{
+    vec acc[4][16];
+    const float *a[4];
+    for (int v = 0; v < V; v++) a[v] = s + v / PARTS * SLAB + v % PARTS * WIDTH;
+    float_tile(V, D, a, b->values + (size_t)(d / UNIT) * SLAB + d % UNIT, 1, UNIT, UNIT * UNIT, tokens, acc);
+    for (int v = 0; v < V; v++) {
+        const cpu_query_row *row = &rows[v / PARTS];
+        for (int c = 0; c < D && d + c < dim; c++) {
+            float *at = row->out + (d + c) * LANES + v % PARTS * WIDTH;
+            vec o = acc[v][c];
+            if (!row->first) {
+                LOAD(o, at);
+                o = o * keep[v] + acc[v][c] * add[v];
+            }
+            STORE(at, o);
+        }
     }
 }
 
-TARGET static void attend_block(const float *q, const float *k, const float *v, int tokens, int dim, float scale,
-                                cpu_softmax *state, float *out, float *scratch)
+/* The maximum and sum of a block, one vector of each, into a state, and what outputs are to be multiplied with. */
+INLINE void fold_state(float *max, float *sum, const vec *block_max, const vec *block_sum, vec *keep, vec *add)
 {
-    float *s = scratch /* [tokens][16] */, *block_out = scratch + 128 * LANES /* [dim][16] */;
-    vec block_max[PARTS], block_sum[PARTS];
-    product_strided(k, (size_t)dim, 1, tokens, q, dim, s);
-    for (int p = 0; p < PARTS; p++) block_weights(s + p * WIDTH, tokens, scale, &block_max[p], &block_sum[p]);
-    product_strided(v, 1, (size_t)dim, dim, s, tokens, block_out);
-    for (int p = 0; p < PARTS; p++)
-        fold(&block_max[p], &block_sum[p], block_out + p * WIDTH, dim, state->max + p * WIDTH, state->sum + p * WIDTH,
-             out + p * WIDTH);
+    vec m, s, old;
+    LOAD(old, max);
+    LOAD(s, sum);
+    m = MAXIMUM(*block_max, old);
+    *keep = old - m;
+    *add = *block_max - m;
+    power_of_two(keep);
+    power_of_two(add);
+    s = s * *keep + *block_sum * *add;
+    STORE(max, m);
+    STORE(sum, s);
+}
+
+/* R rows that see the same tokens. */
+INLINE void attend_rows(const int R, const int C, const int D, const cpu_block *b, const cpu_query_row *rows, int dim,
+                        float *s)
+{
+    const int V = R * PARTS;
+    const void *query[2];
+    vec factor[4], largest[4], sum[4], keep[4] = {{0}}, add[4] = {{0}};
+    int tokens = rows[0].tokens, t = 0;
+    for (int r = 0; r < R; r++) query[r] = rows[r].query;
+    for (int v = 0; v < V; v++) {
+        LOAD(factor[v], rows[v / PARTS].factor + v % PARTS * WIDTH);
+        largest[v] = SPLAT(-INFINITY);
+    }
+    for (; t + C <= tokens; t += C) score_tokens(V, C, b, query, factor, t, dim, s, largest);
+    for (; t < tokens; t++) score_tokens(V, 1, b, query, factor, t, dim, s, largest);
+    for (int v = 0; v < V; v++) {
+        const cpu_query_row *row = &rows[v / PARTS];
+        float *max = row->state->max + v % PARTS * WIDTH, *total = row->state->sum + v % PARTS * WIDTH;
+        block_weights(s + v / PARTS * SLAB + v % PARTS * WIDTH, tokens, &largest[v], &sum[v]);
+        if (row->first) {
+            STORE(max, largest[v]);
+            STORE(total, sum[v]);
+        } else {
+            fold_state(max, total, &largest[v], &sum[v], &keep[v], &add[v]);
+        }
+    }
+    for (int d = 0; d < dim; d += D) value_columns(V, D, b, rows, s, tokens, d, dim, keep, add);
+}
+
+INLINE void attend_dim(const cpu_block *b, const cpu_query_row *rows, int count, int dim, float *scratch)
+{
+    int r = 0;
+    while (r < count) {
+#if ROWS == 2
+        if (r + 1 < count && rows[r].tokens == rows[r + 1].tokens) {
+            attend_rows(2, ROWS_C, ROWS_D, b, rows + r, dim, scratch);
+            r += 2;
+            continue;
+        }
+#endif
+        attend_rows(1, SINGLE_C, SINGLE_D, b, rows + r, dim, scratch);
+        r++;
+    }
+}
+
+/* The usual dim is a constant in its copy. */
+TARGET static void attend(const cpu_block *block, const cpu_query_row *rows, int count, float *scratch)
+{
+    if (block->dim == 128)
+        attend_dim(block, rows, count, 128, scratch);
+    else
+        attend_dim(block, rows, count, block->dim, scratch);
+}
+
+TARGET static void fold(cpu_softmax *state, float *out, const cpu_softmax *block, const float *block_out, int dim)
+{
+    for (int p = 0; p < LANES; p += WIDTH) {
+        vec max, sum, keep, add;
+        LOAD(max, block->max + p);
+        LOAD(sum, block->sum + p);
+        fold_state(state->max + p, state->sum + p, &max, &sum, &keep, &add);
+        for (int d = p; d < dim * LANES; d += LANES) {
+            vec o, b;
+            LOAD(o, out + d);
+            LOAD(b, block_out + d);
+            o = o * keep + b * add;
+            STORE(out + d, o);
+        }
+    }
+}
+
+TARGET static void finish(const cpu_softmax *state, const float *out, float factor, int dim, int heads, float *to,
+                          size_t stride)
+{
+    float lanes[UNIT * LANES] __attribute__((aligned(LINE))), rows[LANES * UNIT] __attribute__((aligned(LINE)));
+    vec sum[PARTS];
+    LOAD(sum, state->sum);
+    for (int d = 0; d < dim; d += UNIT) {
+        int n = dim - d < UNIT ? dim - d : UNIT;
+        for (int i = 0; i < n * PARTS; i++) {
+            vec o;
+            LOAD(o, out + d * LANES + i * WIDTH);
+            o = o / sum[i % PARTS] * factor;
+            round_bf16(&o);
+            STORE(lanes + i * WIDTH, o);
+        }
+        words_in_lanes(lanes, LINE, UNIT, rows);
+        for (int h = 0; h < heads; h++) memcpy(to + (size_t)h * stride + d, rows + h * UNIT, (size_t)n * sizeof *to);
+    }
+}
+
+/* ---- Index scores ----------------------------------------------------------------------------------------------- */
+
+/* Maxima of V / PARTS runs of 16 tokens from token `first` on into the maxima [C][16] of the columns. */
+INLINE void keep_largest(const int V, const int C, vec (*acc)[16], const int32_t *visible, int first, float *largest)
+{
+    static const vec_int number[PARTS] = {
+#if WIDTH == 16
+        {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#elif WIDTH == 8
+        {0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14, 15}
+#else
+        {0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}
+#endif
+    };
+    for (int c = 0; c < C; c++) {
+        bool whole = visible[c] >= first + V / PARTS * LANES;
+        for (int v = 0; v < V; v++) {
+            float *at = largest + c * LANES + v % PARTS * WIDTH;
+            vec m, x = acc[v][c];
+            if (!whole) x = SELECT(number[v % PARTS] < visible[c] - first - v / PARTS * LANES, x, SPLAT(-INFINITY));
+            LOAD(m, at);
+            m = MAXIMUM(x, m);
+            STORE(at, m);
+        }
+    }
+}
+
+INLINE void open_columns(int columns, const int32_t *visible, float *largest, int *tokens)
+{
+    *tokens = 0;
+    for (int c = 0; c < columns; c++) {
+        if (visible[c] > *tokens) *tokens = visible[c];
+        for (int n = 0; n < LANES; n++) largest[c * LANES + n] = -INFINITY;
+    }
+    if (*tokens > CACHE_BLOCK) *tokens = CACHE_BLOCK;
+}
+
+/* The largest of 16 lanes. */
+INLINE void close_columns(int columns, const float *largest, float *best)
+{
+    for (int c = 0; c < columns; c++, largest += LANES) {
+        float m[LANES];
+        memcpy(m, largest, sizeof m);
+        for (int width = LANES / 2; width > 0; width /= 2)
+            for (int n = 0; n < width; n++) m[n] = m[n + width] > m[n] ? m[n + width] : m[n];
+        best[c] = m[0] + 0.0f; /* -0 + 0 is 0 */
+    }
+}
+
+/* 16 NVFP4 keys into lanes: pairs [dim/2][16], scales [dim/16][16]. */
+INLINE void keys_in_lanes(const uint8_t *data, const uint8_t *scales, int dim, int32_t *pairs, float *lane_scales)
+{
+    int words = dim / 8, groups = dim / UNIT;
+    int32_t *line = pairs + 3 * words * LANES; /* where the last pairs go: each line is read before it is written over */
+    words_in_lanes(data, (size_t)dim / 2, words, line);
+    for (int j = 0; j < words; j++)
+        for (int p = 0; p < LANES; p += WIDTH) {
+            vec_int w;
+            LOAD(w, line + j * LANES + p);
+            for (int s = 0; s < 4; s++) {
+                vec_int v = EXPAND(w, s);
+                STORE(pairs + (s * words + j) * LANES + p, v);
+            }
+        }
+    uint8_t bytes[4 * LANES];
+    for (int g = 0; g < groups; g += 4) {
+        int n = groups - g < 4 ? groups - g : 4;
+        if (n == 4)
+            for (int t = 0; t < LANES; t++) memcpy(bytes + 4 * t, scales + t * groups + g, 4);
+        else
+            for (int t = 0; t < LANES * 4; t++) bytes[t] = t % 4 < n ? scales[t / 4 * groups + g + t % 4] : 0;
+        for (int i = 0; i < n; i++)
+            for (int p = 0; p < LANES; p += WIDTH) {
+                vec_int top;
+                vec v;
+                LOAD(top, bytes + 4 * p);
+                top = SHIFT_LEFT(top, 24 - 8 * i);
+                e4m3_values(&top, &v);
+                STORE(lane_scales + (g + i) * LANES + p, v);
+            }
+    }
+}
+
+INLINE void score_pairs_dim(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
+                            const int32_t *visible, float *best, float *scratch)
+{
+    enum { V = ROWS * PARTS };
+    int tokens, half = dim / 2, groups = dim / UNIT;
+    int32_t *pairs = (int32_t *)scratch;
+    float *lane_scales = scratch + ROWS * half * LANES, *largest = lane_scales + ROWS * groups * LANES;
+    const int32_t *a[V];
+    const float *s[V];
+    for (int v = 0; v < V; v++) {
+        a[v] = pairs + v / PARTS * half * LANES + v % PARTS * WIDTH;
+        s[v] = lane_scales + v / PARTS * groups * LANES + v % PARTS * WIDTH;
+    }
+    open_columns(columns, visible, largest, &tokens);
+    for (int first = 0; first < tokens; first += ROWS * LANES) {
+        for (int r = 0; r < ROWS; r++)
+            keys_in_lanes(data + (size_t)(first + r * LANES) * (size_t)half, scales + (first + r * LANES) * groups, dim,
+                          pairs + r * half * LANES, lane_scales + r * groups * LANES);
+        vec acc[4][16];
+        int c = 0;
+        for (; c + ROWS_C <= columns; c += ROWS_C) {
+            pair_tile(V, ROWS_C, true, a, query + (size_t)c * (size_t)half, half, s, NULL, dim, acc);
+            keep_largest(V, ROWS_C, acc, visible + c, first, largest + c * LANES);
+        }
+        for (; c < columns; c++) {
+            pair_tile(V, 1, true, a, query + (size_t)c * (size_t)half, half, s, NULL, dim, acc);
+            keep_largest(V, 1, acc, visible + c, first, largest + c * LANES);
+        }
+    }
+    close_columns(columns, largest, best);
+}
+
+TARGET static void score_pairs(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
+                               const int32_t *visible, float *best, float *scratch)
+{
+    if (dim == 128)
+        score_pairs_dim(data, scales, 128, query, columns, visible, best, scratch);
+    else
+        score_pairs_dim(data, scales, dim, query, columns, visible, best, scratch);
+}
+
+TARGET static void score_keys(const float *keys, int dim, const float *query, int columns, const int32_t *visible,
+                              float *best, float *scratch)
+{
+    enum { V = ROWS * PARTS };
+    int tokens, padded = (dim + UNIT - 1) / UNIT * UNIT;
+    float *largest = scratch + ROWS * padded * LANES;
+    const float *a[V];
+    for (int v = 0; v < V; v++) a[v] = scratch + v / PARTS * padded * LANES + v % PARTS * WIDTH;
+    open_columns(columns, visible, largest, &tokens);
+    for (int first = 0; first < tokens; first += ROWS * LANES) {
+        for (int r = 0; r < ROWS; r++)
+            for (int d = 0; d < dim; d += UNIT)
+                words_in_lanes(keys + (size_t)(d / UNIT) * SLAB + (first + r * LANES) * UNIT, LINE, UNIT,
+                               scratch + (r * padded + d) * LANES);
+        vec acc[4][16];
+        int c = 0;
+        for (; c + ROWS_C <= columns; c += ROWS_C) {
+            float_tile(V, ROWS_C, a, query + (size_t)c * (size_t)dim, dim, 1, UNIT, dim, acc);
+            keep_largest(V, ROWS_C, acc, visible + c, first, largest + c * LANES);
+        }
+        for (; c < columns; c++) {
+            float_tile(V, 1, a, query + (size_t)c * (size_t)dim, dim, 1, UNIT, dim, acc);
+            keep_largest(V, 1, acc, visible + c, first, largest + c * LANES);
+        }
+    }
+    close_columns(columns, largest, best);
 }
 
 const cpu_blocks BLOCKS = {
     .name = NAME,
-    .attend_block = attend_block,
+    .attend = attend,
+    .fold = fold,
+    .finish = finish,
+    .query_lanes = query_lanes,
+    .query_pairs = query_pairs,
+    .score_pairs = score_pairs,
+    .score_keys = score_keys,
+    .decode_pairs = decode_pairs,
+    .decode = decode,
+    .encode_nvfp4 = encode_nvfp4,
 };

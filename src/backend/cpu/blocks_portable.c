@@ -1,11 +1,45 @@
 /* The loops over cache blocks for what every processor of a target has. */
+#include <math.h>
+
 #define BLOCKS cpu_blocks_portable
 #define NAME "portable"
 #define TARGET
 #define WIDTH 4
-#if defined(__aarch64__)
-#define NARROW_R 4
-#else
-#define NARROW_R 2
-#endif
+#define ROWS 1
+#define ROWS_C 1
+#define SINGLE_C 1
+#define ROWS_D 2
+#define SINGLE_D 2
+#define MULTIPLY_ADD(acc, a, b) ((acc) += (a) * (b))
+#define MAXIMUM(x, m) SELECT((x) > (m), x, m)
+#define FUSED(acc, a, b)                                                                                               \
+    do {                                                                                                               \
+        for (int lane = 0; lane < WIDTH; lane++) (acc)[lane] = fmaf((a)[lane], (b)[lane], (acc)[lane]);                \
+    } while (0)
+#define DOT_PAIRS(acc, a, b)                                                                                           \
+    do {                                                                                                               \
+        for (int lane = 0; lane < WIDTH; lane++)                                                                       \
+            (acc)[lane] += (int16_t)(a)[lane] * (int16_t)(b)[lane] + ((a)[lane] >> 16) * ((b)[lane] >> 16);            \
+    } while (0)
+#define EXPAND(line, s) expand_pairs((line), (s))
+
+#include "backend/cpu/lanes.h"
+
+/* Twice the E2M1 number of a code: the digits of a constant. */
+static inline int32_t twice_e2m1(uint32_t code)
+{
+    int32_t magnitude = (int32_t)(0xC8643210u >> (code & 7) * 4 & 15);
+    return code & 8 ? -magnitude : magnitude;
+}
+
+static inline vec_int expand_pairs(vec_int line, int s)
+{
+    vec_int pairs;
+    for (int lane = 0; lane < WIDTH; lane++) {
+        uint32_t word = (uint32_t)line[lane] >> 4 * s;
+        pairs[lane] = (int32_t)((uint32_t)(twice_e2m1(word) & 0xFFFF) | (uint32_t)twice_e2m1(word >> 16) << 16);
+    }
+    return pairs;
+}
+
 #include "backend/cpu/blocks_body.h"

@@ -26,6 +26,7 @@
 enum {
     ROW_TILE = 16,    /* rows of one sequence that share decoded cache blocks */
     INDEX_PARTS = 16, /* candidate lists that index_merge takes */
+    ATTEND_OPEN = 2,  /* heads of rows a worker whose blocks are spread over the workers; see attend.c */
 };
 
 typedef struct cpu_layer {
@@ -62,12 +63,14 @@ typedef struct cpu_tile {
 /* Scratch of one worker. */
 typedef struct cpu_worker {
     cpu_scratch product;
-    float *keys, *values;     /* [128, head_dim]; keys also for index keys [8][index_dim][16] */
-    float *query;             /* [ROW_TILE][head_dim][16]: queries of 16 heads in lanes */
-    float *out;               /* [ROW_TILE][head_dim][16] */
-    float *block;             /* [128 + head_dim][16] */
-    float *index_sums;        /* [TILE_ROWS][MAX_PANELS][16] */
-    uint8_t *bytes;           /* one panel of index keys in lanes */
+    float *keys, *values; /* [ceil(dim/16)][128][16] of a KV head, keys also of index keys */
+    float *query;         /* [ROW_TILE][head_dim][16]: queries of 16 heads in lanes */
+    float *factor;        /* [ROW_TILE][16] of the queries */
+    float *out;           /* [ROW_TILE][head_dim][16] */
+    float *exponents;     /* [2][128][16] */
+    float *score;         /* SCORE_SCRATCH of a tile's columns */
+    int32_t *visible;     /* [ROW_TILE * index_heads] tokens of a block */
+    float *best;          /* [ROW_TILE * index_heads] maxima of a block */
     cpu_softmax state[ROW_TILE];
     void *sample;
 } cpu_worker;
@@ -92,10 +95,15 @@ struct ops_step {
     float *k, *v;         /* [T, kv_heads, head_dim] as projected; k is normed and turned on its way to the cache */
     float *index_q;       /* [T, index_heads, index_dim], bf16 values */
     float *index_k;       /* [T, index_dim] as projected */
+    void *index_columns;  /* [T, index_heads, index_dim] queries as they are multiplied: int32 pairs (half of it) or float */
+    float *index_unscale; /* [T, index_heads] what scores are then multiplied with */
     float *scores;        /* [T, index_heads, max_blocks] */
     uint64_t *candidates; /* [INDEX_PARTS, T, index_heads, index_top] keys, best first, 0: none */
     int32_t *blocks;      /* [T, index_heads, index_top] */
     float *attention;     /* [T, heads, head_dim], bf16 values */
+    cpu_softmax *part_state; /* [parts]: of single blocks, then [open_parts] of their folds; see attend.c */
+    float *part_out;         /* [parts + open_parts][head_dim][16] */
+    int parts, open_parts;
     float *router;        /* [T, experts] sigmoids of the logits, padded to 16 */
     int32_t *routes;      /* [T, experts_per_token] */
     float *route_weights; /* [T, experts_per_token] */
@@ -151,12 +159,18 @@ void cpu_attend_out(ops_step *step, int layer);
 /* Writes K and V [kv_heads, head_dim] and (NULL on dense layers) the index key [index_dim] of one token. */
 void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v,
                      const float *index_k);
-/* Tokens [0, tokens) of a block, out [tokens, head_dim]. */
-void cpu_cache_keys(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
-void cpu_cache_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
-/* All 128 index keys with tokens in lanes: out [8][index_dim][16]. `bytes` [(index_dim / 64 + 1) * 33 * 64] is scratch.
- * What lies behind the end of a sequence is decoded too and can be anything. */
-void cpu_cache_index_keys(const ops_cache *cache, int layer, int32_t block, uint8_t *bytes, float *out);
+/* Whether keys of a format are multiplied as integers (see blocks.h). */
+bool cpu_cache_pairs(const ops_cache *cache, cache_format format);
+/* Tokens [0, tokens) of one KV head of a block; keys and values [ceil(head_dim/16)][128][16] take them. */
+void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *keys, float *values,
+                      cpu_block *out);
+/* score_pairs or score_keys of blocks.h, as the format asks, on one block of index keys; `keys` [ceil(index_dim/16)][128][16]
+ * and `scratch` are theirs. */
+void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, const void *query, int columns,
+                     const int32_t *visible, float *best, float *keys, float *scratch);
+/* Asks for the bytes of a block that is read next. */
+void cpu_cache_prefetch(const ops_cache *cache, int layer, int head, int32_t block);
+void cpu_cache_index_prefetch(const ops_cache *cache, int layer, int32_t block);
 /* The cache block of logical block b of a sequence. */
 int32_t cpu_cache_block(const ops_step *step, int32_t sequence, int32_t b);
 

@@ -4,8 +4,10 @@
  *     m_b = max over visible tokens j of block b of index_q_r . index_k_j      (NaN counts as -inf)
  *     selected: the last index_local visible blocks, then the largest m_b, ties to the lower number; index_top in all
  *
- * Scoring decodes a block once, tokens in lanes, for all index heads of all rows of a tile. Selection works on 64-bit
- * keys whose order is the total order: score, made to sort as an unsigned number, above the complement of the block.
+ * Scoring decodes a block once, tokens in lanes, for all index heads of all rows of a tile: 72 bytes a token of NVFP4
+ * keys. Selection works on 64-bit keys whose order is the total order: score, made to sort as an unsigned number, above
+ * the complement of the block. As blocks come in ascending order, one enters a full list only with a higher score than
+ * the last of the list, which most scores fail in one comparison.
  */
 #include "backend/cpu/cpu.h"
 
@@ -24,14 +26,30 @@ typedef struct score_work {
     int32_t first, last; /* blocks */
     int64_t spans;       /* items of a tile */
     bool needed;         /* leave out tiles whose rows take every visible block */
+    bool pairs;          /* keys are multiplied as integers */
 } score_work;
 
-/* The largest of the first `tokens` sums [panels][16]; NaN compares false. */
-static float largest(const float *sums, int tokens, float m)
+/* Queries of the rows of tiles [begin, end) as the products take them. */
+static void open_columns(void *arg, int64_t begin, int64_t end, int worker)
 {
-    for (int t = 0; t < tokens; t++)
-        if (sums[t] > m) m = sums[t];
-    return m;
+    const score_work *work = arg;
+    ops_step *step = work->step;
+    const ops_model *m = step->backend->model;
+    size_t dim = (size_t)m->index_dim, half = dim / 2;
+    int32_t *lanes = (int32_t *)step->worker[worker].score;
+    for (int64_t i = begin; i < end; i++) {
+        const cpu_tile *tile = &step->tiles[i];
+        size_t first = (size_t)tile->first * (size_t)m->index_heads, columns = (size_t)(tile->count * m->index_heads);
+        for (size_t c = first; c < first + columns; c += LANES) {
+            size_t left = first + columns - c, n = left < LANES ? left : LANES;
+            float unscale[LANES];
+            step->backend->blocks->query_pairs(step->index_q + c * dim, dim, (int)n, m->index_dim, lanes, unscale);
+            memcpy(step->index_unscale + c, unscale, n * sizeof *unscale);
+            for (size_t h = 0; h < n; h++)
+                for (size_t p = 0; p < half; p++)
+                    ((int32_t *)step->index_columns)[(c + h) * half + p] = lanes[p * LANES + h];
+        }
+    }
 }
 
 /* Block b of every row of a tile. */
@@ -39,30 +57,24 @@ static void score_block(const score_work *work, const cpu_tile *tile, cpu_worker
 {
     ops_step *step = work->step;
     const ops_model *m = step->backend->model;
-    int rows = tile->count * m->index_heads, dim = m->index_dim;
-    size_t panel = (size_t)dim * LANES;
-    const float *q = step->index_q + (int64_t)tile->first * m->index_heads * dim;
-    float *scores = step->scores + (int64_t)tile->first * m->index_heads * step->max_blocks + b;
-    for (int i = 0; i < rows; i++) scores[(int64_t)i * step->max_blocks] = -INFINITY;
-    if (b > step->rows.position[tile->first + tile->count - 1] / CACHE_BLOCK) return; /* no row sees it */
-
-    cpu_cache_index_keys(step->cache, work->layer, cpu_cache_block(step, tile->sequence, b), w->bytes, w->keys);
-    for (int first = 0; first < CACHE_BLOCK; first += MAX_PANELS * LANES) {
-        const float *x[TILE_ROWS];
-        for (int i = 0; i < rows; i += TILE_ROWS) {
-            int n = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
-            for (int j = 0; j < n; j++) x[j] = q + (int64_t)(i + j) * dim;
-            memset(w->index_sums, 0, (size_t)n * MAX_PANELS * LANES * sizeof(float));
-            step->backend->kernels->product(x, n, w->keys + (size_t)(first / LANES) * panel, panel, MAX_PANELS, dim,
-                                            w->index_sums);
-            for (int j = 0; j < n; j++) {
-                float *score = &scores[(int64_t)(i + j) * step->max_blocks];
-                int64_t position = step->rows.position[tile->first + (i + j) / m->index_heads];
-                int64_t tokens = position + 1 - (int64_t)b * CACHE_BLOCK - first;
-                if (tokens > MAX_PANELS * LANES) tokens = MAX_PANELS * LANES;
-                *score = largest(w->index_sums + j * MAX_PANELS * LANES, (int)tokens, *score);
-            }
-        }
+    int columns = tile->count * m->index_heads;
+    size_t first = (size_t)tile->first * (size_t)m->index_heads, dim = (size_t)m->index_dim;
+    float *scores = step->scores + first * (size_t)step->max_blocks + (size_t)b;
+    if (b > step->rows.position[tile->first + tile->count - 1] / CACHE_BLOCK) { /* no row sees it */
+        for (int c = 0; c < columns; c++) scores[(size_t)c * (size_t)step->max_blocks] = -INFINITY;
+        return;
+    }
+    for (int c = 0; c < columns; c++) {
+        int64_t tokens = step->rows.position[tile->first + c / m->index_heads] + 1 - (int64_t)b * CACHE_BLOCK;
+        w->visible[c] = (int32_t)(tokens < 0 ? 0 : tokens < CACHE_BLOCK ? tokens : CACHE_BLOCK);
+    }
+    const void *query = work->pairs ? (const void *)((const int32_t *)step->index_columns + first * dim / 2)
+                                    : (const void *)(step->index_q + first * dim);
+    cpu_cache_score(step->cache, work->layer, cpu_cache_block(step, tile->sequence, b), query, columns, w->visible,
+                    w->best, w->keys, w->score);
+    for (int c = 0; c < columns; c++) {
+        float s = work->pairs ? w->best[c] * step->index_unscale[first + (size_t)c] : w->best[c];
+        scores[(size_t)c * (size_t)step->max_blocks] = isnan(s) ? -INFINITY : s;
     }
 }
 
@@ -77,7 +89,11 @@ static void score_items(void *arg, int64_t begin, int64_t end, int worker)
         int32_t last = b + SCORE_BLOCKS < work->last ? b + SCORE_BLOCKS : work->last;
         int32_t visible = step->rows.position[tile->first + tile->count - 1] / CACHE_BLOCK + 1;
         if (work->needed && (visible <= m->index_top || b >= visible)) continue;
-        for (; b < last; b++) score_block(work, tile, &step->worker[worker], b);
+        for (; b < last; b++) {
+            if (b + 1 < last && b + 1 < visible)
+                cpu_cache_index_prefetch(step->cache, work->layer, cpu_cache_block(step, tile->sequence, b + 1));
+            score_block(work, tile, &step->worker[worker], b);
+        }
     }
 }
 
@@ -86,7 +102,14 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
     step->index_layer = layer;
     int32_t last = first < step->max_blocks && count > step->max_blocks - first ? step->max_blocks : first + count;
     if (first < 0 || last <= first || first >= step->max_blocks) return;
-    score_work work = {step, layer, first, last, (last - first + SCORE_BLOCKS - 1) / SCORE_BLOCKS, needed};
+    score_work work = {step,
+                       layer,
+                       first,
+                       last,
+                       (last - first + SCORE_BLOCKS - 1) / SCORE_BLOCKS,
+                       needed,
+                       cpu_cache_pairs(step->cache, step->cache->layout.index)};
+    if (work.pairs) cpu_parallel(step, step->tile_count, open_columns, &work);
     cpu_parallel(step, step->tile_count * work.spans, score_items, &work);
 }
 
@@ -112,6 +135,13 @@ static int32_t block_of(uint64_t key)
     return (int32_t)(0xFFFFFFFF - (uint32_t)key);
 }
 
+/* The score of a key that is not forced. */
+static float score_of(uint64_t key)
+{
+    uint32_t high = (uint32_t)(key >> 32);
+    return float_of_bits(high & 0x80000000 ? high & 0x7FFFFFFF : ~high);
+}
+
 /* Keeps list [top], best first, 0 for empty places. */
 static void keep_best(uint64_t *list, int top, uint64_t key)
 {
@@ -119,6 +149,21 @@ static void keep_best(uint64_t *list, int top, uint64_t key)
     int i = top - 1;
     for (; i > 0 && key > list[i - 1]; i--) list[i] = list[i - 1];
     list[i] = key;
+}
+
+/* Blocks [b, end), none of them forced, into a full list; returns where the others begin. */
+static int32_t keep_higher(uint64_t *list, int top, const float *scores, int32_t b, int32_t end)
+{
+    enum { RUN = 16 };
+    if (b >= end) return b;
+    for (; b < end; b += RUN) {
+        int n = end - b < RUN ? end - b : RUN, higher = 0;
+        float least = score_of(list[top - 1]);
+        if (n == RUN)
+            for (int i = 0; i < RUN; i++) higher |= scores[b + i] > least;
+        for (int i = 0; i < n && (higher || n < RUN); i++) keep_best(list, top, key_of(scores[b + i], b + i, false));
+    }
+    return end;
 }
 
 /* Candidates [index_heads, index_top] of a part and row. */
@@ -150,8 +195,11 @@ static void top_rows(void *arg, int64_t begin, int64_t end, int worker)
         memset(list, 0, (size_t)(m->index_heads * m->index_top) * sizeof *list);
         for (int r = 0; r < m->index_heads; r++, list += m->index_top) {
             const float *scores = step->scores + (t * m->index_heads + r) * step->max_blocks;
-            for (int32_t b = work->first; b < last; b++)
-                keep_best(list, m->index_top, key_of(scores[b], b, b >= visible - m->index_local));
+            int32_t b = work->first, local = visible - m->index_local;
+            for (; b < last && b < local && !list[m->index_top - 1]; b++)
+                keep_best(list, m->index_top, key_of(scores[b], b, false));
+            b = keep_higher(list, m->index_top, scores, b, last < local ? last : local);
+            for (; b < last; b++) keep_best(list, m->index_top, key_of(scores[b], b, b >= local));
         }
     }
 }

@@ -1,5 +1,5 @@
 /*
- * The inner loops of the cpu backend: decoding of index keys, products with them, activations.
+ * Inner loops of the cpu backend that are neither over weights nor over cache blocks: norms, activations.
  *
  * Every loop works on 16 independent lanes (16 outputs, 16 query heads, 16 tokens), so that a sum over K is one chain
  * in ascending K whatever the vector length of the machine. No multiplication is fused with an addition. Therefore all
@@ -16,7 +16,6 @@
 
 enum {
     LANES = 16,
-    MAX_PANELS = 4, /* panels of one product */
     LINE = 64,      /* bytes of 16 lanes */
     MXFP8_UNIT = 128,
     MXFP8_UNIT_LINES = 33,
@@ -26,25 +25,6 @@ enum {
 
 typedef struct cpu_kernels {
     const char *name; /* "avx512", "avx2", "portable" */
-
-    /*
-     * Columns [begin, end) of a panel to fp32, exact: out [end - begin][16]. A panel is 16 tokens of the index cache in
-     * 16 lanes of 32 bits, each with consecutive columns of its row, lowest bits first:
-     *
-     *     bf16    lines of 64 bytes for 2 columns
-     *     e4m3    lines for 4 columns
-     *     nvfp4   units of 64 columns: 8 lines of E2M1 codes, then a line with 4 E4M3 scales a lane
-     *
-     * `begin` is a multiple of 32, `end` of the format's group; a last unit is padded.
-     */
-    void (*decode_bf16)(const void *panel, int64_t begin, int64_t end, float *out);
-    void (*decode_e4m3)(const void *panel, int64_t begin, int64_t end, float *out);
-    void (*decode_nvfp4)(const void *panel, int64_t begin, int64_t end, float *out);
-
-    /* acc[r][p] += sum over i < k, ascending, of x[r][i] * w[p][i], for `rows` rows and `panels` (1 .. 4) panels;
-     * w [panels][stride/16][16]. */
-    void (*product)(const float *const *x, int rows, const float *w, size_t stride, int panels, int k,
-                    float *acc /* [rows][panels][16] */);
 
     /* bf16( (u + 1) g sigmoid(alpha g) ), g = min(gate, limit), u = clamp(up, -limit, limit), of 16 values. */
     void (*swiglu)(const float *gate, const float *up, float alpha, float limit, float *out);

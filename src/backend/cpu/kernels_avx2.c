@@ -4,10 +4,6 @@
 #define NAME "avx2"
 #define TARGET __attribute__((target("avx2")))
 #define WIDTH 8
-#define TILE_R 2
-#define TILE_C 4
-#define NARROW_R 4
-#define SINGLE_C 8
 #include "backend/cpu/kernels_body.h"
 #else
 typedef int cpu_kernels_avx2_absent;

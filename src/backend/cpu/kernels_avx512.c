@@ -4,10 +4,6 @@
 #define NAME "avx512"
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #define WIDTH 16
-#define TILE_R 4
-#define TILE_C 4
-#define NARROW_R 8
-#define SINGLE_C 4
 #include "backend/cpu/kernels_body.h"
 #else
 typedef int cpu_kernels_avx512_absent;

@@ -16,7 +16,7 @@ typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t vec_int __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t vec_bits __attribute__((vector_size(4 * WIDTH)));
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE TARGET static inline __attribute__((always_inline))
 #define PARTS (LANES / WIDTH)
 
 /* memcpy keeps loads and stores free of alignment and aliasing assumptions; it compiles to one move. */

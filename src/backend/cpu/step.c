@@ -81,6 +81,7 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
     bool block4 = false, plain4 = false;
     for (int n = 0; n < m->layers && s->backend->options.activation == MOE_ACTIVATION_NVFP4; n++)
         if (m->layer[n].moe) *(cpu_experts_block4(s->backend, n) ? &block4 : &plain4) = true;
+    size_t parts = (size_t)s->parts + (size_t)s->open_parts;
     const host_array arrays[] = {
         {&s->tiles, rows, 1, sizeof *s->tiles},
         {&s->x, rows, hidden, f},
@@ -92,10 +93,14 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         {&s->v, rows, kv, f},
         {&s->index_q, rows, index_heads * (size_t)m->index_dim, f},
         {&s->index_k, rows, (size_t)m->index_dim, f},
+        {&s->index_columns, rows, index_heads * (size_t)m->index_dim, f},
+        {&s->index_unscale, rows, index_heads, f},
         {&s->scores, rows, index_heads * (size_t)s->max_blocks, f},
         {&s->candidates, rows, INDEX_PARTS * index_heads * top, sizeof *s->candidates},
         {&s->blocks, rows, index_heads * top, i},
         {&s->attention, rows, q, f},
+        {&s->part_state, parts, 1, sizeof *s->part_state},
+        {&s->part_out, parts, LANES * (size_t)m->head_dim, f},
         {&s->router, rows, (size_t)m->experts, f},
         {&s->routes, rows, per_token, i},
         {&s->route_weights, rows, per_token, f},
@@ -118,17 +123,20 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
 {
     const ops_model *m = step->backend->model;
     size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim, widest = dim > index_dim ? dim : index_dim;
+    size_t columns = ROW_TILE * (size_t)m->index_heads;
     const host_array arrays[] = {
         {&w->product.expanded, SCRATCH_EXPANDED, 1, sizeof(float)},
         {&w->product.pairs, SCRATCH_PAIRS, 1, sizeof(uint32_t)},
         {&w->product.sums, SCRATCH_SUMS, 1, sizeof(float)},
-        {&w->keys, CACHE_BLOCK, widest, sizeof(float)},
-        {&w->values, CACHE_BLOCK, dim, sizeof(float)},
+        {&w->keys, CACHE_BLOCK, (widest + UNIT - 1) / UNIT * UNIT, sizeof(float)},
+        {&w->values, CACHE_BLOCK, (dim + UNIT - 1) / UNIT * UNIT, sizeof(float)},
         {&w->query, ROW_TILE * LANES, dim, sizeof(float)},
+        {&w->factor, ROW_TILE, LANES, sizeof(float)},
         {&w->out, ROW_TILE * LANES, dim, sizeof(float)},
-        {&w->block, LANES, CACHE_BLOCK + dim, sizeof(float)},
-        {&w->index_sums, TILE_ROWS * MAX_PANELS, LANES, sizeof(float)},
-        {&w->bytes, index_dim / 64 + 1, 33 * LINE, 1}, /* bf16: 32 lines for 64 dims */
+        {&w->exponents, 2 * CACHE_BLOCK, LANES, sizeof(float)},
+        {&w->score, SCORE_SCRATCH(index_dim, columns), 1, sizeof(float)},
+        {&w->visible, columns, 1, sizeof(int32_t)},
+        {&w->best, columns, 1, sizeof(float)},
         {&w->sample, sample_scratch_bytes(m->vocab), 1, 1},
     };
     return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
@@ -139,9 +147,9 @@ static void step_close(ops_step *s)
     if (!s) return;
     for (int i = 0; i < s->workers && s->worker; i++) {
         cpu_worker *w = &s->worker[i];
-        void *scratch[] = {w->product.expanded, w->product.pairs, w->product.sums, w->keys,
-                           w->values,           w->query,         w->out,          w->block,
-                           w->index_sums,       w->bytes,         w->sample};
+        void *scratch[] = {
+            w->product.expanded, w->product.pairs, w->product.sums, w->keys, w->values, w->query, w->factor, w->out,
+            w->exponents,        w->score,         w->visible,      w->best, w->sample};
         for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
     }
     void *arrays[] = {s->tiles,
@@ -185,6 +193,8 @@ static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_s
     step->limits = *limits;
     step->max_blocks = (int32_t)(((int64_t)limits->positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
     step->workers = threads_count(backend->pool);
+    step->open_parts = step->workers > 1 ? ATTEND_OPEN * step->workers : 0;
+    step->parts = 4 * step->open_parts;
     hy_status status = open_tensors(step, err);
     for (int i = 0; i < step->workers && status == HY_OK; i++) status = open_worker(step, &step->worker[i], err);
     if (status != HY_OK) {
