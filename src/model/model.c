@@ -191,6 +191,11 @@ ops_backend *model_backend(const hy_model *model)
     return model->backend;
 }
 
+threads *model_pool(const hy_model *model)
+{
+    return model->pool;
+}
+
 const cache_layout *model_cache_layout(const hy_model *model)
 {
     return &model->layout;

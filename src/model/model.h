@@ -24,6 +24,7 @@ const config *model_config(const hy_model *model);
 const ops_model *model_ops_model(const hy_model *model);
 const hy_ops *model_ops(const hy_model *model);
 ops_backend *model_backend(const hy_model *model);
+threads *model_pool(const hy_model *model); /* the backend's; free between its steps */
 const cache_layout *model_cache_layout(const hy_model *model);
 const model_generation *model_generation_config(const hy_model *model);
 const text_tokenizer *model_tokenizer(const hy_model *model); /* NULL: the folder has none */

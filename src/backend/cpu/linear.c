@@ -277,6 +277,8 @@ static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, cons
 {
     weight_format format = group->w->format;
     bool pairs = p->multiply_pairs && rows > FEW_ROWS / 2 && format != WEIGHT_F32;
+    /* For so few rows, expanding bf16 twice costs less than storing and loading what it gives. */
+    cpu_few direct = format == WEIGHT_BF16 && !pairs && rows <= 2 * FEW_ROWS ? p->few_bf16 : NULL;
     uint32_t *inputs = work->pairs + K_CHUNK / 2 * GROUP;
     for (int64_t at = begin; at < end; at += K_CHUNK) {
         int64_t stop = end - at < K_CHUNK ? end : at + K_CHUNK;
@@ -284,6 +286,10 @@ static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, cons
         for (int r = 0; r < rows && pairs; r++) p->pair_row(x[r] + at, k, inputs + r * (K_CHUNK / 2));
         for (int g = 0; g < groups; g++) {
             float *to = sums + g * rows * GROUP;
+            for (int r = 0; r < rows && direct; r += FEW_ROWS)
+                direct(x + r, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, group_data(&group[g]), at, stop,
+                       to + r * GROUP);
+            if (direct) continue;
             const float *w = expand(p, &group[g], at, stop, work->expanded);
             if (pairs) {
                 p->pair_weights(w, k, work->pairs);

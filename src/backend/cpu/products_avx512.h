@@ -7,7 +7,7 @@
  *
  *     nvfp4 x bf16   per 16 weights: shift, permute (a table of the 16 codes), multiply by the block's scale, and one
  *                    multiply-add a row
- *     mxfp8 x bf16   codes become fp16 bits (3 or 2 operations for 32), vcvtph2ps, multiply by the block's scale
+ *     mxfp8 x bf16   codes become fp16 bits (3 or 2 operations for 32), vcvtph2ps; the sums take the block's scale
  *     bf16           a shift or a mask
  *     nvfp4 x nvfp4  vpermb turns nibbles into 2 * E2M1 + 12, vpdpbusd multiplies them with the doubled codes of the
  *                    inputs, starting from -12 times their sum; per 16 columns then one conversion, one product of the
@@ -74,51 +74,74 @@ TARGET INLINE void walk_bf16(const int R, const float *const *x, const uint8_t *
 
 /* ---- MXFP8 ------------------------------------------------------------------------------------------------------ */
 
-/* vcvtph2ps from memory, where it is one operation on a vector port instead of two. */
-TARGET INLINE __m512 half_values(const __m256i *half)
-{
-    __m512 v;
-    __asm__("vcvtph2ps %1, %0" : "=v"(v) : "m"(*half));
-    return v;
-}
-
-/* Four columns of a panel: codes as fp16, which is 2^-8 of their value and holds subnormals too, times the scale. */
-TARGET INLINE void e4m3_columns(const uint8_t *line, const __m512 *scale, __m512 v[4])
+/* Four columns of a panel: codes as fp16, which is 2^-8 of their value and holds subnormals too. */
+TARGET INLINE void e4m3_columns(const uint8_t *line, __m512 v[4])
 {
     const __m512i keep = _mm512_set1_epi16((short)0xBF80);
-    __m512i pairs = _mm512_load_si512(line), half[2];
-    half[0] = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(pairs, 8), 1), keep);
-    half[1] = _mm512_and_si512(_mm512_srai_epi16(pairs, 1), keep);
-    UNROLL
-    for (int i = 0; i < 4; i++) v[i] = _mm512_mul_ps(half_values((const __m256i *)&half[i % 2] + i / 2), *scale);
+    __m512i pairs = _mm512_load_si512(line);
+    __m512i even = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(pairs, 8), 1), keep);
+    __m512i odd = _mm512_and_si512(_mm512_srai_epi16(pairs, 1), keep);
+    v[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(even));
+    v[1] = _mm512_cvtph_ps(_mm512_castsi512_si256(odd));
+    v[2] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(even, 1));
+    v[3] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(odd, 1));
     ask(line);
 }
 
-/* Scale `which` of a unit, with the 2^8 that e4m3_columns leaves. */
-TARGET INLINE __m512 e8m0_scale(const uint8_t *unit, int which)
+/* The 32 columns of a block from k on; each is multiplied with the scales, or the caller has scaled the sums. */
+TARGET INLINE void block_mxfp8(const int R, const bool scaled, const float *const *x, const uint8_t *line,
+                               const __m512 scale[2], int64_t k, __m512 sum[8][2], float *out)
 {
-    __m512i bytes = _mm512_load_si512(unit + (MXFP8_UNIT_LINES - 1) * LINE);
-    bytes = _mm512_and_si512(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(8 * which)), _mm512_set1_epi32(0xFF));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(bytes, _mm512_set1_epi32(8)), 23));
+    for (int j = 0; j < 8; j++, k += 4, line += LINE, out += 4 * GROUP) {
+        __m512 a[4], b[4];
+        e4m3_columns(line, a);
+        e4m3_columns(line + MXFP8_UNIT_LINES * LINE, b);
+        UNROLL
+        for (int n = 0; n < 4; n++) {
+            const int i = n ^ 1;
+            __m512 v[2] = {a[i], b[i]};
+            if (!scaled) v[0] = _mm512_mul_ps(v[0], scale[0]), v[1] = _mm512_mul_ps(v[1], scale[1]);
+            use_column(R, x, k + i, v, sum, out + i * GROUP);
+        }
+    }
 }
 
+/*
+ * Scales are powers of two, so a block can be added to sums divided by its scale, which are multiplied back after it: the
+ * same bits without a multiplication for each weight, as long as neither leaves the range of fp32. That holds for sums
+ * between 2^-90 and 2^70 and scales between 2^-60 and 2^20; blocks with other scales are multiplied.
+ */
 TARGET INLINE void walk_mxfp8(const int R, const float *const *x, const uint8_t *group, int64_t begin, int64_t end,
                               __m512 sum[8][2], float *out)
 {
-    enum { UNIT = MXFP8_UNIT_LINES * LINE };
+    enum { UNIT = MXFP8_UNIT_LINES * LINE, LOWEST = 127 - 60, HIGHEST = 127 + 20 };
     for (int64_t block = begin / 32; block < end / 32; block++) {
         const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (8 * LINE);
-        __m512 scale[2] = {e8m0_scale(unit, (int)(block % 4)), e8m0_scale(unit + UNIT, (int)(block % 4))};
-        for (int64_t k = block * 32; k < block * 32 + 32; k += 4, line += LINE) {
-            __m512 a[4], b[4];
-            e4m3_columns(line, &scale[0], a);
-            e4m3_columns(line + UNIT, &scale[1], b);
-            UNROLL
-            for (int i = 0; i < 4; i++) {
-                __m512 v[2] = {a[i ^ 1], b[i ^ 1]};
-                use_column(R, x, k + (i ^ 1), v, sum, out + (k + (i ^ 1) - begin) * GROUP);
-            }
+        __m512 scale[2], inverse[2];
+        __mmask16 moderate = 0xFFFF;
+        UNROLL
+        for (int p = 0; p < 2; p++) {
+            __m512i bytes = _mm512_load_si512(unit + p * UNIT + (MXFP8_UNIT_LINES - 1) * LINE);
+            bytes = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(8 * (int)(block % 4)));
+            bytes = _mm512_and_si512(bytes, _mm512_set1_epi32(0xFF));
+            moderate &= _mm512_cmple_epu32_mask(_mm512_sub_epi32(bytes, _mm512_set1_epi32(LOWEST)),
+                                                _mm512_set1_epi32(HIGHEST - LOWEST));
+            /* With the 2^8 that e4m3_columns leaves. */
+            scale[p] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(bytes, _mm512_set1_epi32(8)), 23));
+            inverse[p] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(246), bytes), 23));
         }
+        if (block % 4 == 0) ask(unit + 32 * LINE), ask(unit + UNIT + 32 * LINE);
+        if (R == 0 || moderate != 0xFFFF) {
+            block_mxfp8(R, false, x, line, scale, block * 32, sum, out + (block * 32 - begin) * GROUP);
+            continue;
+        }
+        UNROLL
+        for (int r = 0; r < R; r++)
+            for (int p = 0; p < 2; p++) sum[r][p] = _mm512_mul_ps(sum[r][p], inverse[p]);
+        block_mxfp8(R, true, x, line, scale, block * 32, sum, out);
+        UNROLL
+        for (int r = 0; r < R; r++)
+            for (int p = 0; p < 2; p++) sum[r][p] = _mm512_mul_ps(sum[r][p], scale[p]);
     }
 }
 

@@ -1,0 +1,26 @@
+/*
+ * hayate bench: each part is a command of its own below `bench`; argv[0] is its name.
+ *
+ *     bench_machine   the machine and its settings
+ *     bench_read, bench_peak   what memory and cores can do, measured beside everything else
+ *     bench_cost      what an operation must do at least
+ *     bench_rows, bench_step   steps over random sequences, timed
+ *     bench_report, bench_against   tables, JSON, comparison
+ */
+#ifndef HAYATE_CLI_BENCH_H
+#define HAYATE_CLI_BENCH_H
+
+#include "hayate.h"
+
+enum { BENCH_MAX_LIST = 16 };
+
+int bench_memory(int argc, char **argv);
+int bench_kernels(int argc, char **argv);
+int bench_decode(int argc, char **argv);
+int bench_prefill(int argc, char **argv);
+
+/* "0,4096,64K" into values of [low, high]. HY_USAGE names `flag`. */
+hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int64_t high, int32_t out[BENCH_MAX_LIST],
+                           int *count, hy_error *err);
+
+#endif

@@ -1,0 +1,261 @@
+/* hayate bench decode and prefill: whole steps of a model over sequences of random rows. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "cli/bench.h"
+#include "cli/bench_report.h"
+#include "cli/cli.h"
+
+enum { MAX_CONTEXT = 1 << 24, MAX_RUNS = 1000, MAX_BATCH = 8192, MAX_ROWS = BENCH_MAX_LIST * BENCH_MAX_LIST };
+
+static const char about_decode[] =
+    "Times decode steps: one new token for each of BATCH sequences that have CONTEXT tokens in the cache. The cache is "
+    "filled with random rows, not by prefill; sampling is not part of a step. The bound is the bytes that the step "
+    "must "
+    "touch (experts as really routed) at the speed of a pass that only reads, taken before and after each run.\n\n"
+    "examples:\n  hayate bench decode models/m3-nano --context 0,4096 --batch 1,4\n"
+    "  hayate bench decode MODEL --json > before.json; hayate bench decode MODEL --against before.json";
+static const char about_prefill[] =
+    "Times prefill steps: BATCH rows of one sequence that has CONTEXT tokens in the cache before them. The cache is "
+    "filled with random rows. The bound is, operation by operation, the larger of the bytes at the speed of a pass "
+    "that "
+    "only reads and the arithmetic at the speed of loops that only multiply, taken beside each run.\n\n"
+    "examples:\n  hayate bench prefill models/m3-nano --context 0,4096 --batch 256\n"
+    "  hayate bench prefill MODEL --no-head --json";
+
+typedef struct model_bench {
+    const char *bench; /* "decode", "prefill" */
+    hy_model_options options;
+    const char *contexts, *batches, *against_path;
+    int runs, head; /* head: 1 or 0 */
+    uint64_t read_bytes;
+    bool json;
+
+    int32_t context[BENCH_MAX_LIST], batch[BENCH_MAX_LIST];
+    int context_count, batch_count;
+    hy_model *model;
+    bench_read read;
+    bench_rows rows;
+    bench_setup setup;
+    bench_against against;
+    bench_heading heading;
+    bench_result result[MAX_ROWS];
+    int result_count;
+} model_bench;
+
+static int32_t largest(const int32_t *values, int count)
+{
+    int32_t most = values[0];
+    for (int i = 1; i < count; i++) most = values[i] > most ? values[i] : most;
+    return most;
+}
+
+static bool is_decode(const model_bench *b)
+{
+    return bench_by_bytes(b->bench);
+}
+
+/* Sequences and rows of each in the largest step. */
+static int32_t most_sequences(const model_bench *b)
+{
+    return is_decode(b) ? largest(b->batch, b->batch_count) : 1;
+}
+
+static int32_t rows_each(const model_bench *b)
+{
+    return is_decode(b) ? 1 : largest(b->batch, b->batch_count);
+}
+
+static hy_status parse_flags(model_bench *b, hy_error *err)
+{
+    if (b->runs < 1 || b->runs > MAX_RUNS)
+        return error_at(err, HY_USAGE, "--runs", "--runs takes 1 to %d, not %d", MAX_RUNS, b->runs);
+    hy_status status = bench_parse_list("--context", b->contexts, 0, MAX_CONTEXT, b->context, &b->context_count, err);
+    if (status == HY_OK) status = bench_parse_list("--batch", b->batches, 1, MAX_BATCH, b->batch, &b->batch_count, err);
+    if (status == HY_OK && b->against_path)
+        status = bench_against_load(b->against_path, b->bench, "tokens_per_second", &b->against, err);
+    return status;
+}
+
+/* ---- Memory ----------------------------------------------------------------------------------------------------- */
+
+/* Whether the cache fits beside the read buffer, before either is there. A tenth of the memory is left for the step. */
+static hy_status check_fit(const model_bench *b, hy_error *err)
+{
+    int64_t positions = (int64_t)largest(b->context, b->context_count) + rows_each(b);
+    if (positions > model_max_len(b->model))
+        return error_at(err, HY_NO_FIT, "--context",
+                        "a context of %d and %d more are beyond the model's %d positions: give a smaller --context",
+                        largest(b->context, b->context_count), rows_each(b), model_max_len(b->model));
+    const cache_layout *layout = model_cache_layout(b->model);
+    uint64_t sequences = (uint64_t)most_sequences(b), free_bytes = memory_available() / 10 * 9;
+    uint64_t blocks = ((uint64_t)positions + CACHE_BLOCK - 1) / CACHE_BLOCK;
+    uint64_t left = free_bytes > b->read_bytes ? free_bytes - b->read_bytes : 0;
+    uint64_t fitting = left / layout->row_bytes / sequences;
+    char need[32], has[32];
+    if (blocks <= fitting && sequences * blocks < INT32_MAX / CACHE_BLOCK) return HY_OK;
+    cli_format_bytes(sequences * blocks * layout->row_bytes, need);
+    cli_format_bytes(left, has);
+    int64_t fits = (int64_t)fitting * CACHE_BLOCK - rows_each(b);
+    if (fits < 0)
+        return error_at(err, HY_NO_FIT, "--batch",
+                        "the cache of this bench needs %s and %s are left: give a smaller "
+                        "--batch",
+                        need, has);
+    return error_at(err, HY_NO_FIT, "--context",
+                    "the cache of this bench needs %s and %s are left: with these batches a --context of %lld fits",
+                    need, has, (long long)fits);
+}
+
+static hy_status open_parts(model_bench *b, hy_error *err)
+{
+    const hy_ops *ops = model_ops(b->model);
+    ops_backend *backend = model_backend(b->model);
+    if (!b->read_bytes) b->read_bytes = bench_read_default_bytes();
+    hy_status status = check_fit(b, err);
+    if (status != HY_OK) return status;
+    int32_t positions = largest(b->context, b->context_count) + rows_each(b), sequences = most_sequences(b);
+    int32_t rows = sequences * rows_each(b);
+    const cache_layout *layout = model_cache_layout(b->model);
+    b->setup = (bench_setup){.model = b->model, .ops = ops, .pool = model_pool(b->model), .read = &b->read};
+    hy_model_describe(b->model, &b->heading.model);
+    b->setup.shape = (bench_shape){
+        .model = model_ops_model(b->model),
+        .main = layout->main,
+        .index = layout->index,
+        .activation = strcmp(b->heading.model.moe_activation, "nvfp4") ? MOE_ACTIVATION_NONE : MOE_ACTIVATION_NVFP4,
+    };
+    status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);
+    if (status == HY_OK) status = bench_rows_open(rows, sequences, positions, &b->rows, err);
+    if (status == HY_OK) status = ops->cache_open(backend, layout, sequences * b->rows.blocks, &b->setup.cache, err);
+    ops_limits limits = {.rows = rows, .logit_rows = sequences, .positions = positions};
+    if (status == HY_OK) status = ops->step_open(backend, &limits, &b->setup.step, err);
+    if (status == HY_OK)
+        status = bench_rows_fill(ops, b->setup.cache, layout, &b->rows, sequences, positions, false, cli_progress, err);
+    return status;
+}
+
+static void close_parts(model_bench *b)
+{
+    if (b->setup.step) b->setup.ops->step_close(b->setup.step);
+    if (b->setup.cache) b->setup.ops->cache_close(b->setup.cache);
+    bench_rows_close(&b->rows);
+    bench_read_close(&b->read);
+    bench_against_close(&b->against);
+    hy_model_close(b->model);
+}
+
+/* ---- Running ---------------------------------------------------------------------------------------------------- */
+
+static void make_heading(model_bench *b)
+{
+    bench_heading *h = &b->heading;
+    char threads_now[16];
+    h->bench = b->bench, h->machine = bench_machine_read();
+    h->threads = threads_count(b->setup.pool), h->runs = b->runs;
+    h->head = b->head != 0, h->read_bytes = b->read.bytes;
+    if (!b->against.root) return;
+    bench_against *a = &b->against;
+    snprintf(threads_now, sizeof threads_now, "%d", h->threads);
+    bench_against_machine(a, &h->machine);
+    bench_against_setting(a, NULL, "threads", threads_now);
+    bench_against_setting(a, NULL, "head", h->head ? "true" : "false");
+    bench_against_setting(a, "model", "name", h->model.name);
+    bench_against_setting(a, "model", "backend", h->model.backend);
+    bench_against_setting(a, "model", "kv_cache_dtype", h->model.kv_cache_dtype);
+    bench_against_setting(a, "model", "indexer_kv_dtype", h->model.indexer_kv_dtype);
+    bench_against_setting(a, "model", "moe_activation", h->model.moe_activation);
+}
+
+static hy_status run_rows(model_bench *b, hy_error *err)
+{
+    const bench_against *against = b->against.root ? &b->against : NULL;
+    hy_status status = HY_OK;
+    if (!b->json) bench_print_heading(&b->heading, against);
+    fflush(stdout);
+    for (int c = 0; c < b->context_count && status == HY_OK; c++)
+        for (int n = 0; n < b->batch_count && status == HY_OK; n++) {
+            bench_result *r = &b->result[b->result_count];
+            status = bench_step_measure(&b->setup, &b->rows, is_decode(b) ? b->batch[n] : 1, b->context[c], b->batch[n],
+                                        b->head != 0, b->runs, cli_progress, r, err);
+            if (status != HY_OK) break;
+            b->result_count++;
+            if (!b->json) bench_print_row(&b->heading, &b->setup.shape, r, against);
+            fflush(stdout);
+        }
+    if (status == HY_OK && b->json &&
+        !bench_print_json(&b->heading, &b->setup.shape, b->result, b->result_count, against))
+        status = error_memory(err, "the JSON", 1 << 20);
+    return status;
+}
+
+static int run(model_bench *b, const char *path)
+{
+    hy_error err = {0};
+    hy_status status = parse_flags(b, &err);
+    b->options.on_progress = cli_progress;
+    cli_catch_interrupt();
+    if (status == HY_OK) status = hy_model_open(path, &b->options, &b->model, &err);
+    if (status == HY_OK) status = open_parts(b, &err);
+    if (status == HY_OK) {
+        make_heading(b);
+        status = run_rows(b, &err);
+    }
+    fflush(stdout);
+    if (status != HY_OK) cli_error(&err);
+    close_parts(b);
+    return cli_exit(status);
+}
+
+static int command(const char *bench, const char *about, const char *batches, int argc, char **argv)
+{
+    char name[32], usage[64];
+    model_bench *b = calloc(1, sizeof *b);
+    if (!b) return 1;
+    b->bench = bench, b->contexts = "0,4096", b->batches = batches, b->runs = 5, b->head = 1;
+    hy_model_options *m = &b->options;
+    const cli_option flags[] = {
+        {"context", "LIST", "tokens in the cache before the step, such as 0,4096,64K (default 0,4096)", &b->contexts,
+         CLI_STRING},
+        {"batch", "LIST",
+         is_decode(b) ? "sequences, one row each (default 1)" : "rows of the one sequence (default 256)", &b->batches,
+         CLI_STRING},
+        {"runs", "N", "runs whose medians are shown (default 5)", &b->runs, CLI_INT},
+        {"head", NULL, "with the output projection, or --no-head (default: with it)", &b->head, CLI_SWITCH},
+        {"read-buffer", "SIZE", "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory)",
+         &b->read_bytes, CLI_SIZE},
+        {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
+        {"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING},
+        {"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference", &m->kv_cache_dtype,
+         CLI_STRING},
+        {"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,
+         CLI_STRING},
+        {"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback, CLI_STRING},
+        {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
+         CLI_STRING},
+        {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
+        {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},
+    };
+    const char *places[1];
+    int count = 1;
+    snprintf(name, sizeof name, "bench %s", bench);
+    snprintf(usage, sizeof usage, "bench %s MODEL [flags]", bench);
+    int code = cli_parse(name, usage, about, flags, sizeof flags / sizeof *flags, argc, argv, places, &count);
+    if (code < 0) code = count ? run(b, places[0]) : cli_usage_error(name, "name the folder of a model");
+    free(b);
+    return code;
+}
+
+int bench_decode(int argc, char **argv)
+{
+    return command("decode", about_decode, "1", argc, argv);
+}
+
+int bench_prefill(int argc, char **argv)
+{
+    return command("prefill", about_prefill, "256", argc, argv);
+}

@@ -1,0 +1,62 @@
+/*
+ * Measured steps: whole ones, and ones whose operations are timed one by one, each between a read pass and the peak
+ * loops of the same moment.
+ */
+#ifndef HAYATE_CLI_BENCH_STEP_H
+#define HAYATE_CLI_BENCH_STEP_H
+
+#include "cli/bench_cost.h"
+#include "cli/bench_read.h"
+#include "cli/bench_rows.h"
+#include "model/model.h"
+
+/* The machine at one moment. */
+typedef struct bench_moment {
+    double read;               /* bytes per second: the mean of the passes before and after */
+    double peaks[BENCH_PEAKS]; /* operations per second */
+} bench_moment;
+
+/* What is measured on; all borrowed. */
+typedef struct bench_setup {
+    const hy_model *model; /* whole steps go through its forward pass; NULL: only operations are timed */
+    const hy_ops *ops;
+    bench_shape shape;
+    ops_step *step;
+    ops_cache *cache;
+    threads *pool;
+    bench_read *read;
+} bench_setup;
+
+typedef struct bench_op_result {
+    int calls; /* of one step */
+    bench_cost cost;
+    double seconds, bound, fraction; /* medians over the runs */
+    bool by_operations;              /* the bound is that of the operations */
+} bench_op_result;
+
+/* Medians over the runs, of one shape of step. */
+typedef struct bench_result {
+    int32_t context, sequences, rows;
+    double seconds;                /* of a whole step */
+    double read_bound, bound;      /* seconds: bytes alone; for each operation the larger of bytes and operations */
+    double read_fraction, fraction; /* bound / seconds */
+    double without_index;          /* seconds without index_select, taken from the timed operations */
+    bench_moment moment;
+    bench_cost cost; /* of the whole step */
+    bench_op_result op[BENCH_OPS];
+} bench_result;
+
+/*
+ * Runs the step of `rows` (shape as bench_rows_set takes it) once to warm up and then `runs` times whole and `runs`
+ * times by operation. Errors of the steps; HY_CANCELLED when `on_progress` says so.
+ */
+hy_status bench_step_measure(const bench_setup *setup, bench_rows *rows, int32_t sequences, int32_t context,
+                             int32_t count, bool head, int runs, hy_progress_fn on_progress, bench_result *out,
+                             hy_error *err);
+
+/* One moment: two read passes and all peak loops. */
+bench_moment bench_moment_take(const bench_setup *setup);
+/* The median of n values, which are sorted in place. */
+double bench_median(double *values, int n);
+
+#endif

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""bench, with the bundled model: what it prints, its JSON, comparison, refusals and Ctrl-C.
+
+    test_bench.py BUILD/hayate
+
+Figures are not judged, only that they hang together: a test machine is not a measuring one.
+
+hayate-test: slow
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HAYATE = os.path.abspath(sys.argv.pop(1) if len(sys.argv) > 1 else "build/hayate")
+MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models/m3-nano")
+SMALL = ("--runs", "1", "--read-buffer", "16MiB")
+
+
+def bench(*args, code=0):
+    done = subprocess.run([HAYATE, "bench", *args], capture_output=True, timeout=280)
+    if done.returncode != code:
+        raise AssertionError(f"{args}: exit {done.returncode}, not {code}: {done.stderr.decode()}")
+    return done.stdout.decode(), done.stderr.decode()
+
+
+class Steps(unittest.TestCase):
+    def rows(self, part, *args):
+        out, _ = bench(part, MODEL, "--json", *SMALL, *args)
+        return json.loads(out)
+
+    def check_row(self, row, layers):
+        self.assertGreater(row["tokens_per_second"], 0)
+        self.assertAlmostEqual(row["tokens_per_second"] * row["seconds"] / row["batch"], 1, places=6)
+        self.assertGreater(row["bound_fraction"], 0)
+        self.assertGreater(row["read_bytes_per_second"], 0)
+        self.assertEqual(set(row["peak_operations_per_second"]), {"int8", "bf16", "fp32"})
+        calls = {op["name"]: op["calls"] for op in row["by_operation"]}
+        self.assertEqual(calls["attend_in"], layers)
+        self.assertEqual(calls["experts"] + calls["feed_dense"], layers)
+        for kind in ("bytes", "operations"):  # the step is the sum of its operations
+            for name, value in row[kind].items():
+                parts = sum(op[kind].get(name, 0) for op in row["by_operation"])
+                self.assertAlmostEqual(parts / value, 1, places=9, msg=name)
+        return calls
+
+    def test_decode(self):
+        config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())["text_config"]
+        out = self.rows("decode", "--context", "0,300", "--batch", "1,3")
+        self.assertEqual((out["bench"], out["head"], out["runs"]), ("decode", True, 1))
+        self.assertEqual([(r["context"], r["batch"]) for r in out["rows"]], [(0, 1), (0, 3), (300, 1), (300, 3)])
+        for row in out["rows"]:
+            calls = self.check_row(row, out["model"]["layers"])
+            self.assertEqual(calls["head"], 1)
+            self.assertAlmostEqual(row["bound_seconds"], row["read_bound_seconds"])
+        one, three, far, _ = out["rows"]
+        self.assertEqual(one["bytes"]["head"], three["bytes"]["head"])
+        self.assertEqual(one["bytes"]["head"], 2 * out["model"]["hidden"] * out["model"]["vocab"])
+        self.assertEqual(one["bytes"]["linear"], three["bytes"]["linear"])
+        top = config["num_experts_per_tok"]  # one row takes so many experts, three rows up to three times as many
+        self.assertLessEqual(one["bytes"]["experts"], three["bytes"]["experts"])
+        self.assertLessEqual(three["bytes"]["experts"], 3 * one["bytes"]["experts"])
+        self.assertEqual(one["bytes"]["experts"] % top, 0)
+        self.assertGreater(far["bytes"]["cache"], 100 * one["bytes"]["cache"])
+        self.assertEqual(three["operations"]["bf16"], 3 * one["operations"]["bf16"])
+
+    def test_prefill_without_head(self):
+        out = self.rows("prefill", "--context", "0,1024", "--batch", "20", "--no-head")
+        self.assertFalse(out["head"])
+        for row in out["rows"]:
+            self.assertNotIn("head", self.check_row(row, out["model"]["layers"]))
+            self.assertNotIn("head", row["bytes"])
+            self.assertGreaterEqual(row["tokens_per_second_without_index_select"], row["tokens_per_second"])
+            self.assertGreaterEqual(row["bound_seconds"], 0.99 * row["read_bound_seconds"])
+
+    def test_formats_and_backend(self):
+        flags = ("--backend", "reference", "--kv-cache-dtype", "fp8", "--indexer-kv-dtype", "bf16", "--threads", "1",
+                 "--moe-activation", "none")
+        out = self.rows("decode", "--context", "130", *flags)
+        self.assertEqual([out["model"][k] for k in ("backend", "kv_cache_dtype", "indexer_kv_dtype", "moe_activation")],
+                         ["reference", "fp8", "bf16", "none"])
+        self.assertEqual(out["threads"], 1)
+        self.assertNotIn("int8", out["rows"][0]["operations"])
+
+    def test_tables(self):
+        out, err = bench("decode", MODEL, "--context", "128", *SMALL)
+        self.assertEqual(err, "")
+        for text in ("machine: ", "huge pages", "context 128, batch 1: ", "tokens/s", "attend_in", "read pass"):
+            self.assertIn(text, out)
+
+
+class Against(unittest.TestCase):
+    def test_same_and_other(self):
+        with tempfile.TemporaryDirectory() as folder:
+            before = pathlib.Path(folder) / "before.json"
+            text, _ = bench("decode", MODEL, "--context", "0", "--json", *SMALL)
+            before.write_text(text)
+            out, _ = bench("decode", MODEL, "--context", "0,128", "--against", str(before), *SMALL)
+            self.assertIn("same machine and settings", out)
+            self.assertEqual(out.count("times the tokens/s"), 1)
+            self.assertEqual(out.count("the file has no such row"), 1)
+
+            other = json.loads(text)
+            other["machine"]["cpu"] = "Abacus"
+            old = other["rows"][0]["tokens_per_second"]
+            before.write_text(json.dumps(other))
+            now = json.loads(bench("decode", MODEL, "--context", "0", "--no-head", "--json", "--against", str(before),
+                                   *SMALL)[0])
+            self.assertFalse(now["against"]["same"])
+            said = " ".join(now["against"]["differences"])
+            self.assertIn("cpu Abacus then", said)
+            self.assertIn("head true then, false now", said)
+            row = now["rows"][0]
+            self.assertAlmostEqual(row["tokens_per_second_ratio"], row["tokens_per_second"] / old, places=6)
+
+    def test_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "x.json"
+            for text, said in (("{", "is not what"), ("[]", "is not what"), ('{"bench": "decode"}', "is not what"),
+                               ('{"bench": "prefill", "rows": []}', "comes from 'hayate bench prefill'")):
+                path.write_text(text)
+                _, err = bench("decode", MODEL, "--against", str(path), *SMALL, code=2)
+                self.assertIn(said, err)
+            bench("decode", MODEL, "--against", str(path) + "-missing", *SMALL, code=1)
+
+
+class Refused(unittest.TestCase):
+    def test_usage(self):
+        for args in ((), ("nothing",), ("decode",), ("decode", MODEL, "--context", "x"), ("decode", MODEL, "--batch", "0"),
+                     ("decode", MODEL, "--runs", "0"), ("decode", MODEL, "--context", "1,,2"),
+                     ("decode", MODEL, "--kv-cache-dtype", "int3"), ("decode", MODEL, "--threads", "-1")):
+            out, err = bench(*args, code=2)
+            self.assertEqual(out, "")
+            self.assertNotEqual(err, "")
+
+    def test_missing_folder(self):
+        for part in ("decode", "prefill"):
+            self.assertIn("/nowhere", bench(part, "/nowhere", code=3)[1])
+
+    def test_does_not_fit(self):
+        _, err = bench("decode", MODEL, "--context", "16M", *SMALL, code=4)
+        self.assertIn("positions", err)
+        _, err = bench("decode", MODEL, "--read-buffer", "900TB", *SMALL[:2], code=4)
+        self.assertIn("left", err)
+
+    def test_help(self):
+        for args in (("--help",), ("decode", "--help"), ("prefill", "--help")):
+            self.assertIn("usage: hayate bench", bench(*args)[0])
+
+    def test_ctrl_c(self):
+        p = subprocess.Popen([HAYATE, "bench", "decode", MODEL, "--runs", "1000", *SMALL[2:]], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
+        p.stdout.readline()  # it runs
+        time.sleep(0.3)
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+        self.assertEqual((p.returncode, b"stopped" in err), (1, True), err)
+
+
+if __name__ == "__main__":
+    unittest.main()
