@@ -81,6 +81,8 @@ typedef bool (*hy_progress_fn)(void *user, const char *what, uint64_t done, uint
 
 typedef struct hy_model hy_model;
 
+struct hy_engine_options;
+
 /* A zeroed struct means every default. Names are those of the command line. */
 typedef struct hy_model_options {
     const char *backend;          /* "cpu" (default) or "reference" */
@@ -93,6 +95,12 @@ typedef struct hy_model_options {
     int threads;                  /* 0: one per core that this process may use */
     const char *cpu_pin;          /* workers stay on a core each: "auto" (default: with several memory nodes), "on", "off" */
     int max_model_len;            /* tokens of a sequence; 0: the config's max_position_embeddings */
+    const char *weights;          /* "load" (default), or "stream": routed experts are read from the files as a step routes
+                                   * to them, into a cache; the files must stay as they are while the model is open */
+    uint64_t memory;              /* bytes that the whole process may take; 0: no limit, with "stream" nine tenths of what
+                                   * is free. What the engine and the weights leave is the cache of streamed experts. */
+    const struct hy_engine_options *engine; /* with a limit: the engine to come, so that what will not fit is refused before
+                                             * anything is read; NULL: the defaults */
     hy_progress_fn on_progress;
     void *user;
 } hy_model_options;
@@ -257,12 +265,25 @@ void hy_request_result(const hy_request *request, hy_result *result);
 /* Cancels if still running, waits for the end and frees. Not from the callback. */
 void hy_request_close(hy_request *request);
 
+/* What streaming the experts did since the model was opened; all zero with loaded weights. */
+typedef struct hy_expert_stats {
+    uint64_t slots, slot_bytes;      /* experts that the cache holds, bytes of one */
+    uint64_t experts;                /* of the model, all layers */
+    uint64_t hits, misses;           /* experts that a layer of a step wanted: there, not there */
+    uint64_t ahead_hits, ahead_late; /* of the hits: brought by look-ahead; of the misses: look-ahead was reading them */
+    uint64_t ahead_reads;            /* experts that look-ahead began to read */
+    uint64_t loaded, evicted, bytes_read;
+    double wait_seconds;             /* that steps waited for reads */
+    const char *io;                  /* "io_uring, direct", "pread", ...; NULL with loaded weights */
+} hy_expert_stats;
+
 /* Numbers of the engine for metrics and displays; counters since the start. */
 typedef struct hy_engine_stats {
     int running, waiting;
     uint64_t prompt_tokens, generated_tokens, steps, requests_finished;
     double cache_usage; /* 0 .. 1 of the blocks in use */
     uint64_t cache_blocks, cache_bytes;
+    hy_expert_stats experts;
 } hy_engine_stats;
 void hy_engine_describe(const hy_engine *engine, hy_engine_stats *stats);
 

@@ -101,6 +101,17 @@ hy_status host_arrays_open(const host_array *arrays, size_t n, hy_error *err)
     return HY_OK;
 }
 
+uint64_t host_arrays_bytes(const host_array *arrays, size_t n)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t one = SIZE_MAX / 2;
+        if (size_mul(arrays[i].rows, arrays[i].columns, &one)) size_mul(one, arrays[i].size, &one);
+        bytes += one;
+    }
+    return bytes;
+}
+
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
 /* What a replay imposes must be such that the row could have chosen it. */

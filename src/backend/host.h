@@ -36,6 +36,7 @@ typedef struct host_array {
 /* Allocates zeroed arrays, each of at least one element; memory_free them one by one. On failure those that were made
  * stay in their pointers and the others are untouched. */
 hy_status host_arrays_open(const host_array *arrays, size_t count, hy_error *err);
+uint64_t host_arrays_bytes(const host_array *arrays, size_t count); /* that they would take */
 
 /* A row's token, position, cache blocks and what it replays. HY_BAD_INPUT, or HY_NO_FIT for a position beyond `limits`. */
 hy_status host_check_row(const ops_model *model, const ops_limits *limits, const ops_cache *cache, const ops_rows *rows,

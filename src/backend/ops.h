@@ -104,6 +104,12 @@ typedef struct ops_shard {
     int expert_begin, expert_end; /* routed experts */
 } ops_shard;
 
+/* Where the weights of the routed experts are kept. */
+typedef enum ops_weights {
+    OPS_WEIGHTS_LOAD,   /* prepared at open, in memory */
+    OPS_WEIGHTS_STREAM, /* read from `files` as they are routed to, into a cache */
+} ops_weights;
+
 typedef struct ops_options {
     readback read;
     bool query_e4m3; /* round q and iq to E4M3 as well (parity with the vendor's kernels) */
@@ -111,6 +117,8 @@ typedef struct ops_options {
     threads *pool;   /* borrowed */
     const weight_file *files; /* [file_count] maps that the weights borrow from; those of other memory are in none */
     size_t file_count;
+    ops_weights weights;
+    bool bounded; /* memory counts: nothing is read through the maps in a step, whose pages would stay */
     ops_shard shard; /* zeroed: one rank */
     hy_progress_fn on_progress;
     void *user;
@@ -193,6 +201,15 @@ typedef struct ops_sampled {
     float top_logprobs[SAMPLE_MAX_LOGPROBS];
 } ops_sampled;
 
+/* Bytes that a model takes in a backend's memory. */
+typedef struct ops_memory {
+    uint64_t weights;      /* prepared at open */
+    uint64_t expert;       /* one routed expert; 0 where experts are not streamed, as the next two */
+    uint64_t expert_least; /* the smallest expert cache: those of two layers of one token */
+    uint64_t all_experts;
+    uint64_t step;         /* a step of the given limits */
+} ops_memory;
+
 typedef struct ops_backend ops_backend; /* weights in a backend's own layout */
 typedef struct ops_cache ops_cache;     /* blocks in a backend's memory */
 typedef struct ops_step ops_step;       /* descriptors and named tensors for steps up to some limits */
@@ -207,6 +224,14 @@ typedef struct hy_ops {
     /* Prepares weights. HY_UNSUPPORTED names the operation or format that this backend cannot do. */
     hy_status (*open)(const ops_model *model, const ops_options *options, ops_backend **backend, hy_error *err);
     void (*close)(ops_backend *backend);
+
+    /* Bytes that open and step_open would take: before anything is read. NULL: this backend cannot be bounded. */
+    void (*measure)(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out);
+    /* With streamed weights, between steps: the expert cache has `bytes` and is empty. At open it has none, and there can
+     * be no step. HY_NO_FIT. NULL, as the next: this backend does not stream. */
+    hy_status (*expert_memory)(ops_backend *backend, uint64_t bytes, hy_error *err);
+    /* From any thread. False: the experts are not streamed. */
+    bool (*expert_stats)(const ops_backend *backend, hy_expert_stats *out);
 
     /* `blocks` rows of the layout, contents undefined. The layout is copied. */
     hy_status (*cache_open)(ops_backend *backend, const cache_layout *layout, int32_t blocks, ops_cache **cache,

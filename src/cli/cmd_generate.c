@@ -156,6 +156,27 @@ static void write_parts(json_writer *w, const hy_model *model, const hy_ids *pro
     buffer_free(&parts[1]);
 }
 
+static void write_experts(json_writer *w, const hy_expert_stats *s)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {
+        {"cache_slots", s->slots},     {"slot_bytes", s->slot_bytes},
+        {"experts", s->experts},       {"hits", s->hits},
+        {"misses", s->misses},         {"ahead_hits", s->ahead_hits},
+        {"ahead_late", s->ahead_late}, {"ahead_reads", s->ahead_reads},
+        {"loaded", s->loaded},         {"evicted", s->evicted},
+        {"bytes_read", s->bytes_read},
+    };
+    writer_key(w, "streamed"), writer_object(w);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        writer_key(w, numbers[i].key), writer_unsigned(w, numbers[i].value);
+    writer_key(w, "wait_seconds"), writer_number(w, s->wait_seconds);
+    writer_key(w, "io"), writer_text(w, s->io);
+    writer_end(w);
+}
+
 /* One line of JSON on standard output. False: it could not be written. */
 static bool write_json(const hy_model *model, const generate_flags *f, const hy_ids *prompt, const hy_result *r,
                        output *o)
@@ -191,6 +212,8 @@ static bool write_json(const hy_model *model, const generate_flags *f, const hy_
     writer_key(&w, "seed"), writer_integer(&w, r->seed);
     writer_key(&w, "prefill_seconds"), writer_number(&w, r->prefill_s);
     writer_key(&w, "decode_seconds"), writer_number(&w, r->decode_s);
+    hy_expert_stats experts;
+    if (model_expert_stats(model, &experts)) write_experts(&w, &experts);
     writer_end(&w);
     buffer_char(&b, '\n');
     bool written = buffer_ok(&b) && fwrite(b.data, 1, b.length, stdout) == b.length && fflush(stdout) == 0;
@@ -205,6 +228,21 @@ static void print_stats(const hy_result *r)
     fprintf(stderr, "%zu tokens read in %.2f s (%.1f/s), %zu made in %.2f s (%.1f/s); ended by %s; seed %lld\n",
             r->prompt_count, r->prefill_s, prefill, r->id_count, r->decode_s, decode, flags_finish_name(r->finish),
             (long long)r->seed);
+}
+
+/* What streaming read, for those who asked for it. */
+static void print_experts(const hy_expert_stats *s)
+{
+    char bytes[32], cache[32];
+    uint64_t wants = s->hits + s->misses;
+    fprintf(stderr,
+            "experts: %s read (%s) in %llu loads, %.1f s waited; %llu wanted, %.1f %% in the cache (%.1f %% by "
+            "look-ahead); "
+            "cache of %llu of %llu experts, %s\n",
+            cli_format_bytes(s->bytes_read, bytes), s->io, (unsigned long long)s->loaded, s->wait_seconds,
+            (unsigned long long)wants, wants ? 100.0 * (double)s->hits / (double)wants : 0.0,
+            wants ? 100.0 * (double)s->ahead_hits / (double)wants : 0.0, (unsigned long long)s->slots,
+            (unsigned long long)s->experts, cli_format_bytes(s->slots * s->slot_bytes, cache));
 }
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
@@ -235,6 +273,8 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
         hy_request_result(request, &result);
         if (f->json && !write_json(model, f, &prompt, &result, &out)) out.broken = true, out.reason = errno;
         if (isatty(STDERR_FILENO)) print_stats(&result);
+        hy_expert_stats experts;
+        if (model_expert_stats(model, &experts) && !f->json) print_experts(&experts);
         if (out.broken)
             status = error_set(err, HY_FAILED, "cannot write to standard output: %s", strerror(out.reason));
         else if (status == HY_CANCELLED)

@@ -70,6 +70,13 @@ static void allow_many_clients(void)
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+static hy_engine_options engine_options(const struct flags *f)
+{
+    return (hy_engine_options){.max_num_seqs = f->max_num_seqs,
+                               .max_num_batched_tokens = (int)f->max_num_batched_tokens,
+                               .cache_bytes = f->kv_cache_memory};
+}
+
 static int serve(const struct flags *f, hy_model *model, json_t *kwargs)
 {
     hy_error err = {0};
@@ -77,9 +84,7 @@ static int serve(const struct flags *f, hy_model *model, json_t *kwargs)
     server *s = NULL;
     hy_model_info info;
     hy_model_describe(model, &info);
-    hy_engine_options options = {.max_num_seqs = f->max_num_seqs,
-                                 .max_num_batched_tokens = (int)f->max_num_batched_tokens,
-                                 .cache_bytes = f->kv_cache_memory};
+    hy_engine_options options = engine_options(f);
     server_options server_opts = {.host = f->host,
                                   .port = f->port,
                                   .served_names = f->names.items,
@@ -122,6 +127,16 @@ int cmd_serve(int argc, char **argv)
         {"kv-cache-memory-bytes", "SIZE",
          "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of the free memory)",
          &f.kv_cache_memory, CLI_SIZE},
+        {"weights", "KIND",
+         "load (default): all weights in memory; stream: experts are read from the files as they are needed, for "
+         "models "
+         "larger than memory",
+         &m->weights, CLI_STRING},
+        {"memory", "SIZE",
+         "most memory of the whole process, such as 20G (default: no limit; with --weights stream nine tenths of what "
+         "is "
+         "free)",
+         &m->memory, CLI_SIZE},
         {"kv-cache-dtype", "TYPE", "auto, bf16, fp8 or nvfp4 (default auto: as the model was trained)",
          &m->kv_cache_dtype, CLI_STRING},
         {"indexer-kv-dtype", "TYPE", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,
@@ -154,6 +169,8 @@ int cmd_serve(int argc, char **argv)
     if (code >= 0) return code;
     m->max_model_len = (int)f.max_model_len;
     m->on_progress = cli_progress;
+    hy_engine_options engine = engine_options(&f);
+    m->engine = &engine;
     hy_error err = {0};
     hy_model *model = NULL;
     hy_status status = hy_model_open(place[0], m, &model, &err);

@@ -87,6 +87,16 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
                          "the free memory)",
                          &f->cache_bytes, CLI_SIZE});
     n = add(t, n,
+            (cli_option){"weights", "KIND",
+                         "load (default): all weights in memory; stream: experts are read from the files as they are "
+                         "needed, for models larger than memory",
+                         &m->weights, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"memory", "SIZE",
+                         "most memory of the whole process, such as 20G (default: no limit; with --weights stream nine "
+                         "tenths of what is free)",
+                         &m->memory, CLI_SIZE});
+    n = add(t, n,
             (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
                          CLI_SIZE});
     n = add(t, n,
@@ -103,7 +113,9 @@ hy_status flags_open(const char *path, const model_flags *f, hy_model **model, h
         return error_set(err, HY_USAGE, "--max-num-batched-tokens is too large: 512 is usual");
     hy_engine_options options = {
         .max_num_seqs = 1, .max_num_batched_tokens = (int)f->max_batched_tokens, .cache_bytes = f->cache_bytes};
-    hy_status status = hy_model_open(path, &f->model, model, err);
+    hy_model_options o = f->model;
+    o.engine = &options;
+    hy_status status = hy_model_open(path, &o, model, err);
     if (status == HY_OK) status = hy_engine_open(*model, &options, engine, err);
     if (status != HY_OK) {
         hy_model_close(*model);

@@ -9,7 +9,7 @@
 
 #include "cli/cli.h"
 
-enum { FLAGS_MAX = 48 }; /* room for a command's own lines and all of these */
+enum { FLAGS_MAX = 50 }; /* room for a command's own lines and all of these */
 
 /* Log lines of the library go to stderr as "LEVEL MM-DD HH:MM:SS message", from this level on. */
 void flags_log_start(hy_log_level level);

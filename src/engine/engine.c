@@ -24,11 +24,12 @@
 #include "model/forward.h"
 
 enum {
-    DEFAULT_SEQUENCES = 256,
-    DEFAULT_ROWS = 512,
+    DEFAULT_SEQUENCES = MODEL_DEFAULT_SEQUENCES,
+    DEFAULT_ROWS = MODEL_DEFAULT_ROWS,
     DEFAULT_WAITING = 4096,
     MAX_SEQUENCES = 1 << 16,
     MAX_ROWS = 1 << 20,
+    LOG_SECONDS = 10,
 };
 
 struct hy_engine {
@@ -38,6 +39,7 @@ struct hy_engine {
     ops_cache *cache;
     ops_step *step;
     cache_plan plan;
+    bool counted; /* the cache, in the model's memory */
     int32_t vocab, model_len, max_waiting;
     uint32_t *has_token; /* [ceil(vocab / 32)] ids that the tokenizer knows; NULL: without a tokenizer all may come */
 
@@ -51,6 +53,8 @@ struct hy_engine {
     scheduler sched;
     ops_sample *samples;  /* [max_sequences] */
     ops_sampled *sampled; /* [max_sequences] */
+    hy_expert_stats logged;
+    double next_log;
 
     atomic_int running, waiting;
     atomic_uint_least64_t prompt_tokens, generated_tokens, steps, finished;
@@ -123,7 +127,9 @@ static hy_status open_parts(hy_engine *e, int32_t sequences, int32_t rows, uint6
 {
     const cache_layout *layout = model_cache_layout(e->model);
     const text_tokenizer *tok = model_tokenizer(e->model);
-    hy_status status = cache_plan_make(layout->row_bytes, e->model_len, cache_bytes, memory_available(), &e->plan, err);
+    ops_limits limits = {.rows = rows, .logit_rows = sequences < rows ? sequences : rows, .positions = e->model_len};
+    uint64_t available = model_memory_available(e->model, &limits);
+    hy_status status = cache_plan_make(layout->row_bytes, e->model_len, cache_bytes, available, &e->plan, err);
     if (status != HY_OK) return status;
     if (cache_bytes > 0 && e->plan.bytes > memory_available())
         return error_at(err, HY_NO_FIT, "cache_bytes",
@@ -138,11 +144,15 @@ static hy_status open_parts(hy_engine *e, int32_t sequences, int32_t rows, uint6
     e->sampled = memory_zeroed((size_t)sequences, sizeof *e->sampled);
     if (!e->samples || !e->sampled)
         return error_memory(err, "the engine", (size_t)sequences * (sizeof *e->samples + sizeof *e->sampled));
-    ops_limits limits = {
-        .rows = rows, .logit_rows = sequences < rows ? sequences : rows, .positions = e->plan.longest_tokens};
+    limits.positions = e->plan.longest_tokens;
     turn_take(e->turn);
+    model_memory_begin(e->model);
     status = e->ops->cache_open(model_backend(e->model), layout, e->plan.blocks, &e->cache, err);
     if (status == HY_OK) status = e->ops->step_open(model_backend(e->model), &limits, &e->step, err);
+    if (status == HY_OK) {
+        status = model_memory_take(e->model, e->plan.bytes, err);
+        e->counted = status == HY_OK;
+    }
     turn_leave(e->turn);
     return status;
 }
@@ -152,6 +162,7 @@ static void free_engine(hy_engine *e)
     if (e->turn) turn_take(e->turn);
     if (e->step) e->ops->step_close(e->step);
     if (e->cache) e->ops->cache_close(e->cache);
+    if (e->counted) model_memory_give(e->model, e->plan.bytes);
     if (e->turn) turn_leave(e->turn);
     turn_close(e->turn);
     scheduler_close(&e->sched);
@@ -216,6 +227,7 @@ void hy_engine_describe(const hy_engine *engine, hy_engine_stats *stats)
         .cache_blocks = (uint64_t)e->plan.blocks,
         .cache_bytes = e->plan.bytes,
     };
+    model_expert_stats(e->model, &stats->experts);
 }
 
 /* ---- Submitting ----------------------------------------------------------------------------------------------- */
@@ -439,6 +451,23 @@ static bool take_in(hy_engine *e)
     return go_on;
 }
 
+/* Every LOG_SECONDS of work, what the streaming of experts did since the last line. */
+static void log_experts(hy_engine *e)
+{
+    hy_expert_stats now, *last = &e->logged;
+    double time = clock_seconds();
+    if (time < e->next_log || !model_expert_stats(e->model, &now)) return;
+    uint64_t hits = now.hits - last->hits, wants = hits + now.misses - last->misses;
+    if (e->next_log > 0 && wants > 0)
+        log_line(HY_LOG_INFO,
+                 "experts: %.1f %% of %" PRIu64 " were in the cache, %" PRIu64
+                 " of them by look-ahead; %.1f MB read, %.1f s waited",
+                 100.0 * (double)hits / (double)wants, wants, now.ahead_hits - last->ahead_hits,
+                 (double)(now.bytes_read - last->bytes_read) * 1e-6, now.wait_seconds - last->wait_seconds);
+    e->next_log = time + LOG_SECONDS;
+    *last = now;
+}
+
 static void *engine_main(void *arg)
 {
     hy_engine *e = arg;
@@ -457,6 +486,7 @@ static void *engine_main(void *arg)
         atomic_fetch_add(&e->prompt_tokens, (uint64_t)scheduler_advance(&e->sched));
         atomic_store(&e->blocks_used, blocks_count(e->sched.blocks) - blocks_free_count(e->sched.blocks));
         hand_out(e);
+        log_experts(e);
     }
     sweep(e, true);
     return NULL;

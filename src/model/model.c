@@ -67,7 +67,11 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
         .on_progress = o->on_progress,
         .user = o->user,
     };
-    return m->ops->open(&m->weights.shape, &options, &m->backend, err);
+    status = model_memory_resolve(m, o, &options, err);
+    if (status == HY_OK) status = model_memory_check(m, o, &options, err);
+    if (status == HY_OK) status = m->ops->open(&m->weights.shape, &options, &m->backend, err);
+    if (status == HY_OK) status = model_memory_take(m, 0, err);
+    return status;
 }
 
 /* A tokenizer may have fewer ids than the embedding has rows (padding), never more. */
@@ -93,7 +97,8 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
                         ops_names);
     hy_status status = copy_names(m, path, err);
     if (status == HY_OK) status = checkpoint_open(path, &m->files, err);
-    if (status == HY_OK) status = model_weights_open(m->files, o->on_progress, o->user, &m->weights, err);
+    bool stream = o->weights && strcmp(o->weights, "stream") == 0;
+    if (status == HY_OK) status = model_weights_open(m->files, stream, o->on_progress, o->user, &m->weights, err);
     if (status == HY_OK) status = resolve_length(m, o->max_model_len, err);
     if (status == HY_OK)
         status = model_generation_load(checkpoint_folder(m->files), checkpoint_config(m->files), &m->generation, err);

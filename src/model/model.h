@@ -32,4 +32,25 @@ const text_tokenizer *model_tokenizer(const hy_model *model); /* NULL: the folde
 hy_status model_can_chat(const hy_model *model, hy_error *err);
 int model_max_len(const hy_model *model);
 
+/* ---- Memory (memory.c) ----------------------------------------------------------------------------------------------
+ * With hy_model_options.memory the process has a limit, and so it has with streamed weights:
+ *
+ *     limit = resident now + margin + caches of engines + expert cache
+ *
+ * where resident now includes weights and steps, which are touched when they are made; a cache is counted whole, touched
+ * or not; the expert cache is what remains. */
+
+enum { MODEL_DEFAULT_ROWS = 512, MODEL_DEFAULT_SEQUENCES = 256 }; /* of an engine */
+
+/* What the plan of an engine's cache may take as free: memory_available(), within the limit. */
+uint64_t model_memory_available(const hy_model *model, const ops_limits *limits);
+/* Before an engine allocates: the expert cache is given up. Between steps. */
+void model_memory_begin(hy_model *model);
+/* After it has: the expert cache takes what is left. HY_NO_FIT: less than the experts of a step. */
+hy_status model_memory_take(hy_model *model, uint64_t cache_bytes, hy_error *err);
+/* The engine has gone. */
+void model_memory_give(hy_model *model, uint64_t cache_bytes);
+/* False: the weights are not streamed. From any thread. */
+bool model_expert_stats(const hy_model *model, hy_expert_stats *out);
+
 #endif

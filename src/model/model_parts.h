@@ -12,10 +12,11 @@ typedef struct model_weights {
 } model_weights;
 
 /*
- * Collects the weights of every layer by role, checks their scales and counts them. on_progress counts tensors.
- * HY_BAD_MODEL with the tensor's name; on failure nothing is left allocated.
+ * Collects the weights of every layer by role, checks their scales and counts them; those of routed experts are left to
+ * the one who streams them. on_progress counts tensors. HY_BAD_MODEL with the tensor's name; on failure nothing is left
+ * allocated.
  */
-hy_status model_weights_open(const checkpoint *c, hy_progress_fn on_progress, void *user, model_weights *out,
+hy_status model_weights_open(const checkpoint *c, bool stream, hy_progress_fn on_progress, void *user, model_weights *out,
                              hy_error *err);
 void model_weights_close(model_weights *w);
 
@@ -52,6 +53,15 @@ struct hy_model {
     text_tokenizer *tokenizer; /* NULL: none */
     text_template chat;
     int max_len;
+    ops_weights kind;
+    uint64_t limit;        /* bytes of the process; 0: none */
+    uint64_t expert_least; /* bytes of the smallest expert cache; 0: weights are loaded */
+    uint64_t engine_cache; /* bytes of the engines' caches */
 };
+
+/* hy_model_options.weights and .memory into the model and `options`. HY_USAGE, HY_UNSUPPORTED. */
+hy_status model_memory_resolve(hy_model *m, const hy_model_options *o, ops_options *options, hy_error *err);
+/* HY_NO_FIT with what is needed, before weights are read. */
+hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_options *options, hy_error *err);
 
 #endif

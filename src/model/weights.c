@@ -10,6 +10,7 @@
 /* Where weights go while they are collected. The first failure stays. */
 typedef struct collector {
     const checkpoint *files;
+    bool stream; /* scales of routed experts are checked when they are read */
     model_weights *out;
     progress progress;
     hy_error *err;
@@ -22,14 +23,17 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
     c->status = checkpoint_weight(c->files, role, layer, expert, out, c->err);
     if (c->status != HY_OK) return;
     char name[96];
+    bool routed = role == ROLE_EXPERT_GATE || role == ROLE_EXPERT_UP || role == ROLE_EXPERT_DOWN;
     if (layer < 0)
         snprintf(name, sizeof name, "%s", weight_role_name(role));
-    else if (role == ROLE_EXPERT_GATE || role == ROLE_EXPERT_UP || role == ROLE_EXPERT_DOWN)
+    else if (routed)
         snprintf(name, sizeof name, "layer %d, expert %d, %s", layer, expert, weight_role_name(role));
     else
         snprintf(name, sizeof name, "layer %d, %s", layer, weight_role_name(role));
-    c->status = checkpoint_check_scales(out, name, c->err);
-    file_map_drop(out->scales, (size_t)out->rows * weight_row_scales(out));
+    if (!c->stream || !routed) {
+        c->status = checkpoint_check_scales(out, name, c->err);
+        file_map_drop(out->scales, (size_t)out->rows * weight_row_scales(out));
+    }
     if (c->status != HY_OK) return;
     c->out->parameters += (uint64_t)out->rows * (uint64_t)out->cols;
     if (!progress_add(&c->progress, 1)) c->status = error_set(c->err, HY_CANCELLED, "opening the model was stopped");
@@ -80,6 +84,16 @@ static void take_feed(collector *c, int i, ops_layer *l)
     take(c, ROLE_SHARED_GATE, i, 0, &l->shared_gate);
     take(c, ROLE_SHARED_UP, i, 0, &l->shared_up);
     take(c, ROLE_SHARED_DOWN, i, 0, &l->shared_down);
+}
+
+/* Reading one small scalar of a tensor brings pages around it into the process: with thousands of experts, gigabytes.
+ */
+static void drop_pages(const checkpoint *files)
+{
+    for (size_t i = 0; i < checkpoint_shard_count(files, false); i++) {
+        weight_file f = checkpoint_shard_file(files, i, false);
+        file_map_drop(f.data, f.bytes);
+    }
 }
 
 static ops_model shape_of(const config *c)
@@ -136,12 +150,12 @@ static hy_status make_layers(const config *c, model_weights *w, uint64_t *tensor
     return HY_OK;
 }
 
-hy_status model_weights_open(const checkpoint *files, hy_progress_fn on_progress, void *user, model_weights *out,
-                             hy_error *err)
+hy_status model_weights_open(const checkpoint *files, bool stream, hy_progress_fn on_progress, void *user,
+                             model_weights *out, hy_error *err)
 {
     const config *cfg = checkpoint_config(files);
     model_weights w = {.shape = shape_of(cfg)};
-    collector c = {.files = files, .out = &w, .err = err};
+    collector c = {.files = files, .stream = stream, .out = &w, .err = err};
     c.progress = (progress){.fn = on_progress, .user = user, .what = "checking weights", .unit = "tensors"};
     c.status = make_layers(cfg, &w, &c.progress.total, err);
     if (c.status == HY_OK) {
@@ -149,9 +163,11 @@ hy_status model_weights_open(const checkpoint *files, hy_progress_fn on_progress
         for (int i = 0; i < cfg->layers && c.status == HY_OK; i++) {
             take_attention(&c, i, &w.shape.layer[i]);
             take_feed(&c, i, &w.shape.layer[i]);
+            drop_pages(files);
         }
         take(&c, ROLE_FINAL_NORM, -1, 0, &w.shape.final_norm);
         take(&c, ROLE_HEAD, -1, 0, &w.shape.head);
+        drop_pages(files);
         if (cfg->tied_head && c.status == HY_OK) w.parameters -= (uint64_t)cfg->vocab * (uint64_t)cfg->hidden;
     }
     if (c.status != HY_OK) {

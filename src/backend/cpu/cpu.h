@@ -11,6 +11,7 @@
  *     index.c     block scores and selection
  *     attend.c    attention
  *     feed.c      router, experts, dense feed-forward
+ *     stream.c    experts that are read as they are routed to; expert_store.c their cache, file_reads.c the reads
  *
  * Work is cut so that every output is made by one worker in one order: outputs of a projection in groups of 32, rows in
  * tiles. Rows of one tile belong to one sequence and share decoded cache blocks. Nothing is allocated in a step.
@@ -19,11 +20,14 @@
 #define HAYATE_BACKEND_CPU_CPU_H
 
 #include "backend/cpu/blocks.h"
+#include "backend/cpu/expert_store.h"
+#include "backend/cpu/file_reads.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
 #include "backend/host.h"
 
 enum {
+    AHEAD_ROWS = 16,  /* rows of a step whose next experts are guessed */
     ROW_TILE = 16,    /* rows of one sequence that share decoded cache blocks */
     INDEX_PARTS = 16, /* candidate lists that index_merge takes */
     ATTEND_OPEN = 2,  /* heads of rows a worker whose blocks are spread over the workers; see attend.c */
@@ -52,6 +56,8 @@ struct ops_backend {
     cpu_layer *layer; /* [layers] */
     cpu_linear head;
     float *final_gain; /* [hidden] */
+    expert_store *store; /* NULL: all experts are in memory */
+    read_files *rows;    /* of embeddings, NULL: they are read through the map */
     float *frequency;  /* [rotary_dim / 2] */
 };
 
@@ -73,6 +79,7 @@ typedef struct cpu_worker {
     float *best;          /* [ROW_TILE * index_heads] maxima of a block */
     cpu_softmax state[ROW_TILE];
     void *sample;
+    uint8_t *embedding; /* one row as the file has it */
 } cpu_worker;
 
 struct ops_step {
@@ -115,6 +122,9 @@ struct ops_step {
     float *fp4;           /* [T, hidden] h decoded, for experts of other formats */
     float *z; /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
     float *sum;           /* [T, hidden] of the routed experts */
+    float *ahead_h, *ahead_scores; /* [AHEAD_ROWS, hidden], [AHEAD_ROWS, experts] */
+    int32_t *ahead_routes; /* [AHEAD_ROWS, experts_per_token] */
+    int32_t *wanted;       /* [experts] */
     float *logits;        /* [R, vocab] */
     int32_t *logit_row;   /* [R] row of a logit row */
 
@@ -126,6 +136,8 @@ struct ops_step {
 
 hy_status cpu_weights_open(ops_backend *backend, hy_error *err);
 void cpu_weights_close(ops_backend *backend);
+/* Fills in all but `step`. */
+void cpu_weights_measure(const ops_model *model, bool stream, ops_memory *out);
 
 /* ---- step.c ----------------------------------------------------------------------------------------------------- */
 
@@ -184,5 +196,28 @@ void cpu_attend(ops_step *step, int layer);
 void cpu_route(ops_step *step, int layer);
 void cpu_experts(ops_step *step, int layer);
 void cpu_feed_dense(ops_step *step, int layer);
+/* The best experts of one row by s + bias in ascending number. */
+void cpu_choose_experts(const float *s, const float *bias, int experts, int count, int32_t *routes);
+
+/* ---- stream.c --------------------------------------------------------------------------------------------------- */
+
+/* Opens the store over the layers, whose experts have shapes and no data. */
+hy_status cpu_stream_open(ops_backend *backend, hy_error *err);
+/* Asks for the experts that the step's rows go to, and for those that the next layer seems to need. */
+void cpu_stream_want(ops_step *step, int layer);
+/*
+ * Experts in groups, in ascending number: [*first, *last) are there and are the next that have rows. Without a store there
+ * is one group of all. False: no more, or the step has failed. Every group ends with cpu_stream_done.
+ */
+typedef struct cpu_batch {
+    int first, last;  /* experts */
+    bool begins, ends; /* the first group, the last one */
+    int from, until, count; /* places among the wanted; how many are wanted */
+} cpu_batch;
+bool cpu_stream_next(ops_step *step, cpu_batch *batch);
+void cpu_stream_done(ops_step *step, const cpu_batch *batch);
+/* Row `token` of the embedding, from its file if backend->rows. False: the step has failed. */
+bool cpu_embedding_row(ops_step *step, int32_t token, uint8_t *scratch, float *out);
+size_t cpu_embedding_scratch(const ops_model *model);
 
 #endif

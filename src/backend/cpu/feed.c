@@ -23,7 +23,7 @@
 /* ---- Router ------------------------------------------------------------------------------------------------------ */
 
 /* The best experts by s + bias in ascending number; ties go to the lower number, NaN loses against everything. */
-static void choose(const float *s, const float *bias, int experts, int count, int32_t *routes)
+void cpu_choose_experts(const float *s, const float *bias, int experts, int count, int32_t *routes)
 {
     for (int n = 0; n < count; n++) {
         int best = -1;
@@ -68,7 +68,7 @@ static void route_rows(void *arg, int64_t begin, int64_t end, int worker)
             memcpy(routes, step->rows.replay_routes + ((int64_t)work->layer * step->rows.count + t) * count,
                    (size_t)count * sizeof *routes);
         else
-            choose(s, l->router_bias, m->experts, count, routes);
+            cpu_choose_experts(s, l->router_bias, m->experts, count, routes);
         for (int i = 0; i < count; i++) sum += s[routes[i]];
         for (int i = 0; i < count; i++) weights[i] = s[routes[i]] / sum;
     }
@@ -101,6 +101,7 @@ typedef struct glu_work {
     const cpu_layer *layer;
     bool moe, plain; /* routed experts; the shared expert or the dense feed-forward */
     bool block4;     /* of the routed experts */
+    int first, last; /* with moe: experts [first, last) */
     int pairs;       /* groups of gate and of up that an item takes */
 } glu_work;
 
@@ -110,11 +111,12 @@ static glu glu_at(const glu_work *work, int i)
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     const cpu_layer *l = work->layer;
-    if (work->moe && i < m->experts)
-        return (glu){&l->expert_gate[i],
-                     &l->expert_up[i],
-                     step->members + step->expert_first[i],
-                     step->expert_first[i + 1] - step->expert_first[i],
+    int e = work->first + i;
+    if (work->moe && e < work->last)
+        return (glu){&l->expert_gate[e],
+                     &l->expert_up[e],
+                     step->members + step->expert_first[e],
+                     step->expert_first[e + 1] - step->expert_first[e],
                      step->z,
                      step->backend->options.activation == MOE_ACTIVATION_NVFP4,
                      work->block4};
@@ -131,7 +133,7 @@ static glu glu_at(const glu_work *work, int i)
 
 static int glu_count(const glu_work *work)
 {
-    return (work->moe ? work->step->backend->model->experts : 0) + work->plain;
+    return work->last - work->first + work->plain;
 }
 
 static int64_t row_tiles(int32_t count)
@@ -233,7 +235,8 @@ typedef struct down_work {
     ops_step *step;
     const cpu_layer *layer;
     bool shared, block4;
-    int groups; /* of an item */
+    cpu_batch batch; /* experts */
+    int groups;      /* of an item */
 } down_work;
 
 /* Columns that an item owns. */
@@ -316,10 +319,10 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
         columns c = {.group = item * work->groups, .first = item * work->groups * GROUP};
         c.groups = (int)(all - c.group < work->groups ? all - c.group : work->groups);
         c.width = m->hidden - c.first < c.groups * GROUP ? m->hidden - c.first : c.groups * GROUP;
-        for (int64_t t = 0; t < step->rows.count; t++)
+        for (int64_t t = 0; t < step->rows.count && work->batch.begins; t++)
             memset(step->sum + t * m->hidden + c.first, 0, (size_t)c.width * sizeof *step->sum);
-        for (int e = 0; e < m->experts; e++) add_expert(work, &c, e, worker);
-        add_shared(work, &c, worker);
+        for (int e = work->batch.first; e < work->batch.last; e++) add_expert(work, &c, e, worker);
+        if (work->batch.ends) add_shared(work, &c, worker);
     }
 }
 
@@ -344,7 +347,7 @@ static void group_rows(ops_step *step)
 
 bool cpu_experts_block4(const ops_backend *backend, int layer)
 {
-    const cpu_layer *l = &backend->layer[layer];
+    const ops_layer *l = &backend->model->layer[layer];
     bool all = backend->options.activation == MOE_ACTIVATION_NVFP4;
     for (int e = 0; e < backend->model->experts && all; e++)
         all = l->expert_gate[e].format == WEIGHT_NVFP4 && l->expert_up[e].format == WEIGHT_NVFP4 &&
@@ -372,21 +375,27 @@ void cpu_experts(ops_step *step, int layer)
 {
     const cpu_layer *l = &step->backend->layer[layer];
     bool shared = l->shared_gate.format != WEIGHT_NONE, block4 = cpu_experts_block4(step->backend, layer);
+    bool streamed = step->backend->store != NULL;
     group_rows(step);
-    glu_work gate_up = {step, l, true, shared, block4, 1};
+    cpu_stream_want(step, layer);
+    glu_work gate_up = {step, l, true, shared, block4, 0, 0, 1};
     if (step->backend->options.activation == MOE_ACTIVATION_NVFP4)
         cpu_parallel(step, step->rows.count, quantise_rows, &gate_up);
-    all_glus(&gate_up);
+    if (streamed && shared) all_glus(&gate_up); /* the shared expert, while the first of the others are read */
     int64_t groups = (step->backend->model->hidden + GROUP - 1) / GROUP;
-    down_work down = {step, l, shared, block4, cpu_groups_per_item(step, groups, 1)};
-    cpu_parallel(step, (groups + down.groups - 1) / down.groups, down_items, &down);
+    for (cpu_batch b = {0}; cpu_stream_next(step, &b); cpu_stream_done(step, &b)) {
+        gate_up.first = b.first, gate_up.last = b.last, gate_up.plain = shared && !streamed;
+        all_glus(&gate_up);
+        down_work down = {step, l, shared, block4, b, cpu_groups_per_item(step, groups, 1)};
+        cpu_parallel(step, (groups + down.groups - 1) / down.groups, down_items, &down);
+    }
 }
 
 void cpu_feed_dense(ops_step *step, int layer)
 {
     const cpu_layer *l = &step->backend->layer[layer];
     cpu_norm_rows(step, l->post_gain);
-    glu_work gate_up = {step, l, false, true, false, 1};
+    glu_work gate_up = {.step = step, .layer = l, .plain = true};
     all_glus(&gate_up);
     cpu_project_residual(step, &l->dense_down, step->z);
 }

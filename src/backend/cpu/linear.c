@@ -14,7 +14,7 @@
 
 /* Bytes of a file, divided by PACK_ROWS, that are packed before their pages are let go: large maps and their packed
  * copies are never in memory together. */
-enum { PACK_SLICE = 4 << 20 };
+enum { PACK_SLICE = 1 << 20 };
 
 /* ---- Packing --------------------------------------------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@ static void cpu_close(ops_backend *b)
 {
     if (!b) return;
     cpu_weights_close(b);
+    read_files_close(b->rows);
     memory_free(b->frequency);
     threads_close(b->own_pool);
     memory_free(b);
@@ -45,6 +46,8 @@ static hy_status cpu_open(const ops_model *model, const ops_options *options, op
     b->frequency = memory_zeroed((size_t)model->rotary_dim / 2 + 1, sizeof *b->frequency);
     if (status == HY_OK && !b->frequency) status = error_memory(err, "the cpu backend", (size_t)model->rotary_dim * 2);
     if (status == HY_OK) status = cpu_weights_open(b, err);
+    if (status == HY_OK && options->bounded)
+        status = read_files_open(options->files, options->file_count, false, &b->rows, err);
     if (status != HY_OK) {
         cpu_close(b);
         return status;
@@ -70,7 +73,8 @@ static hy_status cache_open(ops_backend *backend, const cache_layout *layout, in
 
 /* ---- Step memory ------------------------------------------------------------------------------------------------- */
 
-static hy_status open_tensors(ops_step *s, hy_error *err)
+/* The arrays of a step: opens them, or with `bytes` only adds up what they take. */
+static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
 {
     const ops_model *m = s->backend->model;
     size_t rows = (size_t)s->limits.rows, hidden = (size_t)m->hidden, pairs = (size_t)m->rotary_dim / 2;
@@ -82,6 +86,7 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
     for (int n = 0; n < m->layers && s->backend->options.activation == MOE_ACTIVATION_NVFP4; n++)
         if (m->layer[n].moe) *(cpu_experts_block4(s->backend, n) ? &block4 : &plain4) = true;
     size_t parts = (size_t)s->parts + (size_t)s->open_parts;
+    size_t ahead = s->backend->options.weights == OPS_WEIGHTS_STREAM ? AHEAD_ROWS : 0, experts = (size_t)m->experts;
     const host_array arrays[] = {
         {&s->tiles, rows, 1, sizeof *s->tiles},
         {&s->x, rows, hidden, f},
@@ -112,14 +117,20 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         {&s->fp4, plain4 ? rows : 0, hidden, f},
         {&s->z, rows, moe > dense ? moe : dense, f},
         {&s->sum, rows, hidden, f},
+        {&s->ahead_h, ahead, hidden, f},
+        {&s->ahead_scores, ahead, experts, f},
+        {&s->ahead_routes, ahead, per_token, i},
+        {&s->wanted, experts, 1, i},
         {&s->logits, (size_t)s->limits.logit_rows, (size_t)m->vocab, f},
         {&s->logit_row, (size_t)s->limits.logit_rows, 1, i},
         {&s->worker, (size_t)s->workers, 1, sizeof *s->worker},
     };
-    return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
+    size_t n = sizeof arrays / sizeof *arrays;
+    if (bytes) *bytes += host_arrays_bytes(arrays, n);
+    return bytes ? HY_OK : host_arrays_open(arrays, n, err);
 }
 
-static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
+static hy_status open_worker(const ops_step *step, cpu_worker *w, uint64_t *bytes, hy_error *err)
 {
     const ops_model *m = step->backend->model;
     size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim, widest = dim > index_dim ? dim : index_dim;
@@ -138,8 +149,11 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, hy_error *err)
         {&w->visible, columns, 1, sizeof(int32_t)},
         {&w->best, columns, 1, sizeof(float)},
         {&w->sample, sample_scratch_bytes(m->vocab), 1, 1},
+        {&w->embedding, cpu_embedding_scratch(m), 1, 1},
     };
-    return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
+    size_t n = sizeof arrays / sizeof *arrays;
+    if (bytes) *bytes += host_arrays_bytes(arrays, n);
+    return bytes ? HY_OK : host_arrays_open(arrays, n, err);
 }
 
 static void step_close(ops_step *s)
@@ -147,9 +161,9 @@ static void step_close(ops_step *s)
     if (!s) return;
     for (int i = 0; i < s->workers && s->worker; i++) {
         cpu_worker *w = &s->worker[i];
-        void *scratch[] = {
-            w->product.expanded, w->product.pairs, w->product.sums, w->keys, w->values, w->query, w->factor, w->out,
-            w->exponents,        w->score,         w->visible,      w->best, w->sample};
+        void *scratch[] = {w->product.expanded, w->product.pairs, w->product.sums, w->keys,  w->values,  w->query,
+                           w->factor,           w->out,           w->exponents,    w->score, w->visible, w->best,
+                           w->sample,           w->embedding};
         for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
     }
     void *arrays[] = {s->tiles,
@@ -162,10 +176,14 @@ static void step_close(ops_step *s)
                       s->v,
                       s->index_q,
                       s->index_k,
+                      s->index_columns,
+                      s->index_unscale,
                       s->scores,
                       s->candidates,
                       s->blocks,
                       s->attention,
+                      s->part_state,
+                      s->part_out,
                       s->router,
                       s->routes,
                       s->route_weights,
@@ -180,8 +198,32 @@ static void step_close(ops_step *s)
                       s->logits,
                       s->logit_row,
                       s->worker,
+                      s->ahead_h,
+                      s->ahead_scores,
+                      s->ahead_routes,
+                      s->wanted,
                       s};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) memory_free(arrays[n]);
+}
+
+static void set_sizes(ops_step *step, const threads *pool)
+{
+    step->max_blocks = (int32_t)(((int64_t)step->limits.positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
+    step->workers = pool ? threads_count(pool) : 1;
+    step->open_parts = step->workers > 1 ? ATTEND_OPEN * step->workers : 0;
+    step->parts = 4 * step->open_parts;
+}
+
+static void measure(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out)
+{
+    ops_backend backend = {.model = model, .options = *options};
+    ops_step step = {.backend = &backend, .limits = *limits};
+    cpu_worker worker;
+    set_sizes(&step, options->pool);
+    *out = (ops_memory){0};
+    cpu_weights_measure(model, options->weights == OPS_WEIGHTS_STREAM, out);
+    open_tensors(&step, &out->step, NULL);
+    for (int i = 0; i < step.workers; i++) open_worker(&step, &worker, &out->step, NULL);
 }
 
 static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_step **out, hy_error *err)
@@ -191,12 +233,9 @@ static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_s
     if (!step) return error_memory(err, "a step", sizeof *step);
     step->backend = backend;
     step->limits = *limits;
-    step->max_blocks = (int32_t)(((int64_t)limits->positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
-    step->workers = threads_count(backend->pool);
-    step->open_parts = step->workers > 1 ? ATTEND_OPEN * step->workers : 0;
-    step->parts = 4 * step->open_parts;
-    hy_status status = open_tensors(step, err);
-    for (int i = 0; i < step->workers && status == HY_OK; i++) status = open_worker(step, &step->worker[i], err);
+    set_sizes(step, backend->pool);
+    hy_status status = open_tensors(step, NULL, err);
+    for (int i = 0; i < step->workers && status == HY_OK; i++) status = open_worker(step, &step->worker[i], NULL, err);
     if (status != HY_OK) {
         step_close(step);
         return status;
@@ -279,21 +318,23 @@ static hy_status finish(ops_step *step, hy_error *err)
 
 static void embed_rows(void *arg, int64_t first, int64_t last, int worker)
 {
-    (void)worker;
     ops_step *step = arg;
     const ops_model *m = step->backend->model;
     for (int64_t t = first; t < last; t++) {
         float *x = step->x + t * m->hidden;
         if (step->rows.sequence[t] < 0)
             memset(x, 0, (size_t)m->hidden * sizeof *x);
-        else
-            weight_row(&m->embed, step->rows.token[t], x);
+        else if (!cpu_embedding_row(step, step->rows.token[t], step->worker[worker].embedding, x))
+            return;
     }
 }
 
 static void embed(ops_step *step)
 {
-    cpu_parallel(step, step->rows.count, embed_rows, step);
+    if (step->backend->rows)
+        embed_rows(step, 0, step->rows.count, 0); /* may fail the step */
+    else
+        cpu_parallel(step, step->rows.count, embed_rows, step);
 }
 
 typedef struct norm_work {
@@ -396,10 +437,24 @@ static void tensor_write(ops_step *step, ops_tensor which, int32_t first, int32_
     for (size_t i = 0; i < count && t.half; i++) values[i] = bf16_round(values[i]);
 }
 
+static hy_status expert_memory(ops_backend *b, uint64_t bytes, hy_error *err)
+{
+    return b->store ? expert_store_resize(b->store, bytes, err) : HY_OK;
+}
+
+static bool expert_stats(const ops_backend *b, hy_expert_stats *out)
+{
+    if (b->store) expert_store_stats(b->store, out);
+    return b->store != NULL;
+}
+
 const hy_ops ops_cpu = {
     .name = "cpu",
     .open = cpu_open,
     .close = cpu_close,
+    .measure = measure,
+    .expert_memory = expert_memory,
+    .expert_stats = expert_stats,
     .cache_open = cache_open,
     .cache_close = host_cache_close,
     .cache_read = host_cache_read,

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
 
 typedef struct loading {
@@ -40,7 +41,11 @@ static void load_experts(loading *l, const weight *w, const char *what, cpu_line
     int experts = l->backend->model->experts;
     *out = memory_zeroed((size_t)experts, sizeof **out);
     if (!*out) l->status = error_memory(l->err, "the experts", (size_t)experts * sizeof **out);
-    for (int e = 0; e < experts; e++) load(l, &w[e], what, &(*out)[e]);
+    for (int e = 0; e < experts && l->status == HY_OK; e++)
+        if (l->backend->options.weights == OPS_WEIGHTS_STREAM)
+            l->status = cpu_linear_shape(&w[e], what, &(*out)[e], l->err);
+        else
+            load(l, &w[e], what, &(*out)[e]);
 }
 
 static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
@@ -76,7 +81,13 @@ static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
     }
 }
 
-static uint64_t layer_bytes(const ops_model *m, const ops_layer *l)
+/* A page that is touched brings its neighbours in, which belong to other weights and stay when those were packed. */
+static void drop_pages(const ops_options *o)
+{
+    for (size_t i = 0; i < o->file_count; i++) file_map_drop(o->files[i].data, o->files[i].bytes);
+}
+
+static uint64_t layer_bytes(const ops_model *m, const ops_layer *l, bool experts)
 {
     const weight *all[] = {&l->q, &l->k, &l->v, &l->o};
     const weight *index[] = {&l->index_q, &l->index_k};
@@ -87,7 +98,7 @@ static uint64_t layer_bytes(const ops_model *m, const ops_layer *l)
     for (int i = 0; i < 2 && l->sparse; i++) bytes += weight_bytes(index[i]);
     for (int i = 0; i < 3 && !l->moe; i++) bytes += weight_bytes(dense[i]);
     for (int i = 0; i < 4 && l->moe; i++) bytes += weight_bytes(moe[i]);
-    for (int e = 0; e < m->experts && l->moe; e++)
+    for (int e = 0; e < m->experts && l->moe && experts; e++)
         bytes += weight_bytes(&l->expert_gate[e]) + weight_bytes(&l->expert_up[e]) + weight_bytes(&l->expert_down[e]);
     return bytes;
 }
@@ -101,13 +112,18 @@ hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
                           .what = "preparing weights",
                           .unit = "bytes",
                           .total = weight_bytes(&m->head)};
-    for (int i = 0; i < m->layers; i++) l.report.total += layer_bytes(m, &m->layer[i]);
+    bool stream = backend->options.weights == OPS_WEIGHTS_STREAM;
+    for (int i = 0; i < m->layers; i++) l.report.total += layer_bytes(m, &m->layer[i], !stream);
     backend->layer = memory_zeroed((size_t)m->layers, sizeof *backend->layer);
     if (!backend->layer) return error_memory(err, "the layers", (size_t)m->layers * sizeof *backend->layer);
     load_vector(&l, &m->final_norm, m->hidden, 1, &backend->final_gain);
     load(&l, &m->head, "lm_head", &backend->head);
-    for (int i = 0; i < m->layers; i++) load_layer(&l, &m->layer[i], &backend->layer[i]);
+    for (int i = 0; i < m->layers; i++) {
+        load_layer(&l, &m->layer[i], &backend->layer[i]);
+        drop_pages(&backend->options);
+    }
     if (l.status == HY_OK) progress_end(&l.report);
+    if (l.status == HY_OK && stream) l.status = cpu_stream_open(backend, err);
     return l.status;
 }
 
@@ -120,6 +136,7 @@ static void free_experts(cpu_linear *linear, int experts)
 void cpu_weights_close(ops_backend *backend)
 {
     const ops_model *m = backend->model;
+    expert_store_close(backend->store); /* takes its memory from the experts' linears */
     for (int i = 0; i < m->layers && backend->layer; i++) {
         cpu_layer *l = &backend->layer[i];
         float *vectors[] = {l->input_gain,   l->post_gain,    l->q_gain,     l->k_gain,
@@ -136,4 +153,41 @@ void cpu_weights_close(ops_backend *backend)
     memory_free(backend->layer);
     memory_free(backend->final_gain);
     cpu_linear_free(&backend->head);
+}
+
+static uint64_t packed(const weight *w)
+{
+    cpu_linear l;
+    return cpu_linear_shape(w, "", &l, NULL) == HY_OK ? cpu_linear_bytes(&l) : 0;
+}
+
+static uint64_t packed_experts(const ops_model *m, const ops_layer *l, ops_memory *out)
+{
+    uint64_t all = 0;
+    for (int e = 0; e < m->experts && l->moe; e++) {
+        uint64_t one = packed(&l->expert_gate[e]) + packed(&l->expert_up[e]) + packed(&l->expert_down[e]);
+        if (one > out->expert) out->expert = one;
+        all += one;
+    }
+    return all;
+}
+
+void cpu_weights_measure(const ops_model *m, bool stream, ops_memory *out)
+{
+    out->weights = packed(&m->head);
+    for (int i = 0; i < m->layers; i++) {
+        const ops_layer *l = &m->layer[i];
+        const weight *all[] = {&l->q,           &l->k,          &l->v,          &l->o,          &l->index_q,
+                               &l->index_k,     &l->dense_gate, &l->dense_up,   &l->dense_down, &l->router,
+                               &l->shared_gate, &l->shared_up,  &l->shared_down};
+        for (size_t n = 0; n < sizeof all / sizeof *all; n++) out->weights += packed(all[n]);
+        out->all_experts += packed_experts(m, l, out);
+    }
+    out->expert_least = 2 * (uint64_t)m->experts_per_token * out->expert;
+    if (stream) {
+        out->weights += EXPERT_STORE_OWN;
+        return;
+    }
+    out->weights += out->all_experts;
+    out->expert = out->expert_least = out->all_experts = 0;
 }

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Weights larger than memory: the same tokens with --weights stream, the limit of --memory, files that are cut.
+
+    test_stream.py BUILD/hayate
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HAYATE = os.path.abspath(sys.argv.pop(1) if len(sys.argv) > 1 else "build/hayate")
+LAYERS = 8
+CONFIG = {
+    "architectures": ["MiniMaxM3SparseForCausalLM"], "model_type": "minimax_m3", "vocab_size": 2048, "hidden_size": 512,
+    "num_hidden_layers": LAYERS, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "use_gemma_norm": True, "rope_theta": 5e6, "rotary_dim": 32,
+    "hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "use_qk_norm": True,
+    "qk_norm_type": "per_head", "tie_word_embeddings": False, "dense_intermediate_size": 1024, "intermediate_size": 512,
+    "shared_intermediate_size": 512, "num_local_experts": 32, "num_experts_per_tok": 4, "n_shared_experts": 1,
+    "scoring_func": "sigmoid", "use_routing_bias": True, "routed_scaling_factor": 2.0,
+    "moe_layer_freq": [0] + [1] * (LAYERS - 1), "num_mtp_modules": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "dtype": "bfloat16",
+    "sparse_attention_config": {
+        "use_sparse_attention": True, "sparse_index_dim": 64, "sparse_num_index_heads": 2, "sparse_topk_blocks": 4,
+        "sparse_block_size": 128, "sparse_score_type": "max", "sparse_init_block": 0, "sparse_local_block": 1,
+        "sparse_attention_freq": [0] + [1] * (LAYERS - 1), "sparse_disable_index_value": [0] + [1] * (LAYERS - 1)},
+}
+EXPERTS = (LAYERS - 1) * 32
+EXPERT_BYTES = 3 * 512 * 512 * 9 // 16  # NVFP4 with its block scales; 99 MB in all
+ARGS = ("--input-ids", ",".join(str(7 * i % 2048) for i in range(40)), "--max-tokens", 24, "--temperature", 0,
+        "--ignore-eos")
+SMALL = ("--kv-cache-memory-bytes", "2MB", "--max-num-batched-tokens", 32)
+
+
+def run(*args):
+    """Exit code, output, errors and the most memory that the program had."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen([HAYATE, *map(str, args)], stdout=out, stderr=err)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0), err.seek(0)
+        return child.returncode, out.read().decode(), err.read().decode(), usage.ru_maxrss * 1024
+
+
+class Stream(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        path = pathlib.Path(cls.folder.name)
+        (path / "config.json").write_text(json.dumps(CONFIG))
+        cls.model = path / "model"
+        code, _, err, _ = run("synth", path / "config.json", cls.model, "--scheme", "m31", "--no-drafter", "--seed", 3,
+                              "--shard-size", "30MB")
+        assert code == 0, err
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def generate(self, *more):
+        code, out, err, peak = run("generate", self.model, *ARGS, "--json", *more)
+        self.assertEqual(code, 0, err)
+        return json.loads(out), peak
+
+    def test_same_tokens(self):
+        loaded, _ = self.generate()
+        self.assertNotIn("streamed", loaded)
+        seen = []
+        for memory in (82_000_000, 100_000_000, 1_000_000_000):
+            streamed, peak = self.generate("--weights", "stream", "--memory", memory, *SMALL)
+            self.assertEqual(streamed["ids"], loaded["ids"])
+            if not os.environ.get("ASAN_OPTIONS"):
+                self.assertLess(peak, memory)
+            s = streamed["streamed"]
+            self.assertEqual((s["experts"], s["slot_bytes"]), (EXPERTS, EXPERT_BYTES))
+            self.assertGreater(s["hits"] + s["misses"], 24 * 7 * 4)
+            self.assertGreater(s["bytes_read"], 0)
+            seen.append(s)
+        self.assertLess(seen[0]["cache_slots"], seen[1]["cache_slots"])
+        self.assertGreater(seen[0]["evicted"], 0)
+        self.assertGreater(seen[0]["ahead_hits"], 0)
+        self.assertEqual((seen[2]["cache_slots"], seen[2]["evicted"]), (EXPERTS, 0))
+        self.assertLessEqual(seen[2]["bytes_read"], EXPERTS * EXPERT_BYTES)
+        self.assertGreater(seen[0]["bytes_read"], seen[2]["bytes_read"])
+
+    def test_a_whole_prompt_of_many_rows(self):
+        """Rows that go to all experts of a layer, with room for a few."""
+        ids = ("--input-ids", ",".join(str(13 * i % 2048) for i in range(600)), "--max-tokens", 3)
+        loaded, _ = self.generate(*ids)
+        streamed, peak = self.generate(*ids, "--weights", "stream", "--memory", "90MB", "--kv-cache-memory-bytes", "2MB",
+                                       "--max-num-batched-tokens", 128)
+        self.assertEqual(streamed["ids"], loaded["ids"])
+        self.assertLess(streamed["streamed"]["cache_slots"], EXPERTS // 2)
+        if not os.environ.get("ASAN_OPTIONS"):
+            self.assertLess(peak, 90_000_000)
+
+    def test_the_limit_without_streaming(self):
+        _, peak = self.generate("--memory", "200MB", *SMALL)
+        if not os.environ.get("ASAN_OPTIONS"):
+            self.assertLess(peak, 200_000_000)
+        code, out, err, _ = run("generate", self.model, *ARGS, "--memory", "100MB", *SMALL)
+        self.assertEqual((code, out), (4, ""))
+        self.assertRegex(err, r"^hayate: 100.0 MB of memory are too little, 1\d\d\.\d MB are needed: .*\n$")
+
+    def test_what_it_says(self):
+        code, out, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "100MB", *SMALL, "--verbose")
+        self.assertEqual(code, 0)
+        self.assertEqual(len(out.split()), 24)
+        self.assertRegex(err, r"expert cache: \d+ of 224 experts")
+        self.assertRegex(err, r"experts: [\d.]+ MB read \(.*\) in \d+ loads, .* wanted, [\d.]+ % in the cache")
+
+    def test_refusals(self):
+        code, out, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "40MB")
+        self.assertEqual((code, out), (4, ""))
+        self.assertRegex(err, r"^hayate: 40.0 MB of memory are too little, [\d.]+ MB are needed: .*\n$")
+        # What it names is enough, and hardly more than enough.
+        need = float(err.split("too little, ")[1].split()[0]) * 1e6
+        loaded, _ = self.generate()
+        streamed, _ = self.generate("--weights", "stream", "--memory", int(need) + 4_000_000)
+        self.assertEqual(streamed["ids"], loaded["ids"])
+        code, _, err, _ = run("generate", self.model, *ARGS, "--weights", "mapped")
+        self.assertEqual(code, 2)
+        self.assertIn("--weights is load or stream, not 'mapped'", err)
+        code, _, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--backend", "reference")
+        self.assertEqual(code, 3)
+        self.assertIn("use cpu", err)
+
+    def test_file_cut_while_running(self):
+        cut = pathlib.Path(self.folder.name) / "cut"
+        cut.mkdir()
+        for file in self.model.iterdir():
+            (cut / file.name).write_bytes(file.read_bytes())
+        args = [HAYATE, "generate", str(cut), "--input-ids", "1,2,3", "--max-tokens", "5000", "--temperature", "0",
+                "--ignore-eos", "--weights", "stream", "--memory", "90MB", "--kv-cache-memory-bytes", "8MB",
+                "--max-num-batched-tokens", "32"]
+        child = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        first = child.stdout.read(1)
+        self.assertTrue(first.isdigit(), child.communicate() if not first else first)
+        for file in sorted(cut.glob("*.safetensors")):
+            os.truncate(file, 4096)
+        _, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 1, err)
+        line = [one for one in err.decode().splitlines() if one.startswith("hayate: ")]
+        self.assertEqual(len(line), 1, err)
+        self.assertRegex(line[0], r"safetensors ends at byte \d+, before the weights at \d+: it was cut while in use")
+
+
+if __name__ == "__main__":
+    unittest.main()
