@@ -303,22 +303,33 @@ static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, cons
     }
 }
 
+/* Few rows walk through group after group. What does not lie behind the last one is asked for while that is read: the
+ * loops ask ahead within their own stream alone. */
+static void ask_for_next(const cpu_group *group, int groups)
+{
+    enum { BYTES = 3072 };
+    if (groups < 2 || group_data(&group[1]) == group_data(&group[0]) + group[0].w->group_bytes) return;
+    for (size_t at = 0; at < BYTES && at < group[1].w->group_bytes; at += LINE)
+        __builtin_prefetch(group_data(&group[1]) + at);
+}
+
 static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
                            const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
 {
     cpu_few few = few_function(p, group->w->format);
-    if (few && rows <= FEW_ROWS && !(p->multiply_pairs && rows > FEW_ROWS / 2)) {
-        int g = 0;
-        for (; rows == 1 && p->one_nvfp4 && group->w->format == WEIGHT_NVFP4 && g + 2 <= groups; g += 2)
-            p->one_nvfp4(x[0], group_data(&group[g]), group_data(&group[g + 1]), begin, end, sums + g * GROUP,
-                         sums + (g + 1) * GROUP);
-        for (; g < groups; g++) few(x, rows, group_data(&group[g]), begin, end, sums + g * rows * GROUP);
-    } else if (rows <= FEW_ROWS) { /* one stream after the other */
-        for (int g = 0; g < groups; g++)
-            multiply_chunks(p, work, &group[g], 1, x, rows, begin, end, sums + g * rows * GROUP);
-    } else {
+    if (rows > FEW_ROWS || !few || (p->multiply_pairs && rows > FEW_ROWS / 2))
         multiply_chunks(p, work, group, groups, x, rows, begin, end, sums);
-    }
+    else if (groups == 2)
+        p->one_nvfp4(x[0], group_data(&group[0]), group_data(&group[1]), begin, end, sums, sums + GROUP);
+    else
+        few(x, rows, group_data(group), begin, end, sums);
+}
+
+/* Groups that a slice is multiplied with before the next slice follows. */
+static int groups_at_once(const cpu_products *p, const cpu_group *group, int groups, int rows)
+{
+    if (rows > FEW_ROWS) return groups;
+    return rows == 1 && groups > 1 && group->w->format == WEIGHT_NVFP4 && p->one_nvfp4 ? 2 : 1;
 }
 
 /* The outer factors of NVFP4. */
@@ -340,10 +351,14 @@ const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work,
     size_t count = (size_t)(rows * groups) * GROUP; /* floats of one slice */
     int slices = sliced ? K_SLICES : 1;
     memset(work->sums, 0, (size_t)slices * count * sizeof(float));
-    for (int i = 0; i < slices; i++) {
-        int64_t begin = i * blocks / slices * 32, end = (i + 1) * blocks / slices * 32;
-        multiply_slice(products, work, group, groups, x, rows, begin, end < cols ? end : cols,
-                       work->sums + (size_t)i * count);
+    for (int g = 0, step = groups_at_once(products, group, groups, rows); g < groups; g += step) {
+        int left = groups - g;
+        if (rows <= FEW_ROWS) ask_for_next(&group[g + (step == 2)], left - (step == 2));
+        for (int i = 0; i < slices; i++) {
+            int64_t begin = i * blocks / slices * 32, end = (i + 1) * blocks / slices * 32;
+            multiply_slice(products, work, &group[g], left < step ? left : step, x, rows, begin,
+                           end < cols ? end : cols, work->sums + (size_t)i * count + (size_t)(g * rows) * GROUP);
+        }
     }
     for (int width = 1; width < slices; width *= 2)
         for (int i = 0; i < slices; i += 2 * width) {
@@ -363,9 +378,11 @@ const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch
     int64_t blocks = group->w->cols / NVFP4_GROUP, chunk = rows <= FEW_ROWS ? blocks : CHUNK;
     memset(work->sums, 0, (size_t)(rows * groups) * GROUP * sizeof(float));
     for (int64_t at = 0; at < blocks; at += chunk)
-        for (int g = 0; g < groups; g++)
+        for (int g = 0; g < groups; g++) {
+            if (rows <= FEW_ROWS) ask_for_next(&group[g], groups - g);
             products->multiply_block4(x, rows, group_data(&group[g]), at, at + chunk < blocks ? at + chunk : blocks,
                                       work->expanded, work->sums + g * rows * GROUP);
+        }
     apply_factors(group, groups, rows, work->sums);
     return work->sums;
 }

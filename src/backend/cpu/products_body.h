@@ -179,25 +179,25 @@ TARGET static void multiply_f32(const float *const *x, int64_t begin, int rows, 
 
 /* ---- Quantising 4-bit activations --------------------------------------------------------------------------------- */
 
-/* max|x| of 16 * blocks values; NaN if one of them is. */
+/* max|x| of 16 * blocks values; NaN if one of them is: as whole numbers, magnitudes keep their order and NaN is last. */
 TARGET INLINE float largest(const float *x, int64_t blocks)
 {
-    vec most[PARTS] = {{0}};
-    float lane[LANES], amax = 0;
+    vec_int most[PARTS] = {{0}};
+    int32_t lane[LANES];
+    float amax;
     for (int64_t i = 0; i < blocks * LANES; i += LANES)
         UNROLL
         for (int p = 0; p < PARTS; p++) {
-            vec v;
+            vec_int v;
             LOAD(v, x + i + p * WIDTH);
-            v = (vec)((vec_int)v & 0x7FFFFFFF);
-            vec_int keep = (v <= most[p]) | (most[p] != most[p]); /* a NaN is taken and kept */
-            most[p] = SELECT(keep, most[p], v);
+            v &= 0x7FFFFFFF;
+            most[p] = (vec_int)SELECT(v > most[p], v, most[p]);
         }
     memcpy(lane, most, sizeof lane);
-    for (int i = 0; i < LANES; i++) {
-        if (lane[i] != lane[i]) return lane[i];
-        if (lane[i] > amax) amax = lane[i];
-    }
+    for (int i = 0; i < 8; i++) lane[i] = lane[i] > lane[i + 8] ? lane[i] : lane[i + 8];
+    for (int i = 0; i < 4; i++) lane[i] = lane[i] > lane[i + 4] ? lane[i] : lane[i + 4];
+    for (int i = 1; i < 4; i++) lane[0] = lane[0] > lane[i] ? lane[0] : lane[i];
+    memcpy(&amax, lane, sizeof amax);
     return amax;
 }
 
@@ -221,11 +221,17 @@ TARGET INLINE void codes16(const float *x, float unit, int32_t *out)
 /* A block from its values, the byte of its scale and the unit of its codes. */
 TARGET INLINE void make_block4(const float *x, uint8_t scale, float unit, cpu_block4 *out)
 {
-    static const uint8_t order[16] = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
+    typedef int8_t bytes __attribute__((vector_size(16)));
     int32_t code[LANES], sum = 0;
+    int8_t small[LANES];
+    bytes narrow;
     codes16(x, unit, code);
-    for (int i = 0; i < LANES; i++) out->code[i] = (int8_t)code[order[i]];
-    for (int i = 0; i < LANES; i++) sum += code[i];
+    for (int i = 0; i < LANES; i++) small[i] = (int8_t)code[i];
+    memcpy(&narrow, small, sizeof narrow);
+    narrow = __builtin_shufflevector(narrow, narrow, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    memcpy(out->code, &narrow, sizeof narrow);
+    for (int i = 0; i < 8; i++) code[i] += code[i + 8];
+    for (int i = 0; i < 4; i++) sum += code[i] + code[i + 4];
     out->scale = e4m3_to_float(scale) * 0x1p115f; /* NVFP4_OFFSET, and 1/4 */
     out->correction = -12 * sum;
 }
