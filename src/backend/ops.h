@@ -275,7 +275,7 @@ typedef struct hy_ops {
     void (*feed_dense)(ops_step *step, int layer);
     /* OPS_LOGITS of the rows that want them: final norm and output projection. */
     void (*head)(ops_step *step);
-    /* Samples `count` logit rows. `out` is valid after finish. */
+    /* Samples `count` logit rows. `rows` is borrowed until finish, after which `out` is valid. */
     void (*sample)(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out);
 
     /* Rows [first, first + rows) of a named tensor as float or int32 (see ops_tensor). Waits for what is running. */

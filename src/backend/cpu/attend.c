@@ -246,11 +246,12 @@ static void fold_parts(void *arg, int64_t begin, int64_t end, int worker)
 static void attend_split(const attend_work *attend, int64_t items)
 {
     ops_step *step = attend->step;
+    const ops_model *m = step->backend->model;
     part_work work = {.attend = *attend};
-    int32_t most = 0;
-    for (int64_t i = 0; i < items; i++) {
-        attend_item item;
-        int32_t count = part_item(&work, i, &item);
+    int32_t most = 0; /* blocks that a row can take; which they are is not known yet */
+    for (int32_t t = 0; t < step->rows.count; t++) {
+        int32_t count = step->rows.sequence[t] < 0 ? 0 : step->rows.position[t] / CACHE_BLOCK + 1;
+        if (m->layer[attend->layer].sparse && count > m->index_top) count = m->index_top;
         if (count > most) most = count;
     }
     int32_t room = (int32_t)(step->parts / items);
@@ -259,8 +260,8 @@ static void attend_split(const attend_work *attend, int64_t items)
         work.run = (int32_t)(items * work.blocks / (4 * step->workers));
         if (work.run < 1) work.run = 1;
         work.runs = (work.blocks + work.run - 1) / work.run;
-        cpu_parallel(step, items * work.runs, attend_parts, &work);
-        cpu_parallel(step, items, fold_parts, &work);
+        cpu_stage(step, items * work.runs, attend_parts, &work, sizeof work);
+        cpu_stage(step, items, fold_parts, &work, sizeof work);
     }
 }
 
@@ -283,5 +284,5 @@ void cpu_attend(ops_step *step, int layer)
     if (all <= step->open_parts && items % step->workers != 0)
         attend_split(&work, all);
     else
-        cpu_parallel(step, step->tile_count * (ROW_TILE / work.rows_per_item) * heads, attend_items, &work);
+        cpu_stage(step, step->tile_count * (ROW_TILE / work.rows_per_item) * heads, attend_items, &work, sizeof work);
 }

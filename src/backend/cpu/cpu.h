@@ -2,6 +2,7 @@
  * The cpu backend: portable C on a thread pool, with the roundings of docs/numerics.md.
  *
  *     step.c      opening, closing, cache memory, the rows of a step, named tensors, embedding, head, sampling
+ *     stages.c    the schedule of a step, in which operations record their loops
  *     weights.c   packed weights of the layers
  *     linear.c    packing of weights, products with them
  *     products.c, products_*, blocks.c, blocks_*, kernels.c, kernels_*  inner loops over weights, over cache blocks, and
@@ -31,6 +32,7 @@ enum {
     ROW_TILE = 16,    /* rows of one sequence that share decoded cache blocks */
     INDEX_PARTS = 16, /* candidate lists that index_merge takes */
     ATTEND_OPEN = 2,  /* heads of rows a worker whose blocks are spread over the workers; see attend.c */
+    STAGE_ARGUMENT = 192, /* bytes that a loop of a schedule may have as its argument */
 };
 
 typedef struct cpu_layer {
@@ -53,6 +55,7 @@ struct ops_backend {
     const cpu_blocks *blocks;
     threads *pool;    /* borrowed, or own_pool */
     threads *own_pool; /* of one worker, where the caller gave none */
+    ops_step *recording; /* the step that has loops which have not run; NULL: none */
     cpu_layer *layer; /* [layers] */
     cpu_linear head;
     float *final_gain; /* [hidden] */
@@ -90,7 +93,7 @@ struct ops_step {
     ops_rows rows;      /* count is 0 after an error */
     hy_error error;     /* of the running step */
     int32_t logit_rows;
-    int index_layer;    /* whose scores are in `scores` */
+    int index_layer;    /* whose blocks were scored last */
 
     cpu_tile *tiles; /* [T] */
     int32_t tile_count;
@@ -115,6 +118,7 @@ struct ops_step {
     int32_t *routes;      /* [T, experts_per_token] */
     float *route_weights; /* [T, experts_per_token] */
     int32_t *expert_first; /* [experts + 1] where an expert's members begin */
+    int64_t *glu_item;    /* [experts + 1] the first item of a SwiGLU: of an expert, last of the shared one */
     int32_t *members;     /* [T * experts_per_token]: row * experts_per_token + place, by expert, rows ascending */
     float *fp4_factor;    /* [T] of h as W4A4 experts read it */
     cpu_block4 *fp4_h;    /* [T, hidden / 16] h for NVFP4 experts */
@@ -130,6 +134,10 @@ struct ops_step {
 
     cpu_worker *worker; /* [workers] */
     int workers;
+
+    threads_stage stage[THREADS_MAX_STAGES]; /* loops that have not run */
+    int stage_count;
+    _Alignas(64) unsigned char stage_argument[THREADS_MAX_STAGES][STAGE_ARGUMENT];
 };
 
 /* ---- weights.c -------------------------------------------------------------------------------------------------- */
@@ -139,10 +147,22 @@ void cpu_weights_close(ops_backend *backend);
 /* Fills in all but `step`. */
 void cpu_weights_measure(const ops_model *model, bool stream, ops_memory *out);
 
+/* ---- stages.c --------------------------------------------------------------------------------------------------- */
+
+/* Adds a loop to the step's schedule: it waits for all before it, and takes one item at a time. Copies `size` bytes of
+ * `arg`. The caller may change the stage until the schedule runs, and an earlier loop its `items` and argument. */
+threads_stage *cpu_stage(ops_step *step, int64_t items, threads_fn fn, const void *arg, size_t size);
+/* Loops that know of each other are in one schedule: makes sure that there is room for `stages`. */
+void cpu_room(ops_step *step, int stages);
+/* Runs the schedule. */
+void cpu_flush(ops_step *step);
+/* Forgets the schedule. */
+void cpu_drop(ops_step *step);
+/* Runs the schedule, and then fn over the items at once, one item a chunk. */
+void cpu_parallel(ops_step *step, int64_t items, threads_fn fn, void *arg);
+
 /* ---- step.c ----------------------------------------------------------------------------------------------------- */
 
-/* Runs fn over the items on the backend's pool, one item a chunk. */
-void cpu_parallel(const ops_step *step, int64_t items, threads_fn fn, void *arg);
 /* step->h of rows [0, T) = bf16 RMSNorm of step->x. */
 void cpu_norm_rows(ops_step *step, const float *gain);
 
@@ -154,10 +174,12 @@ typedef struct cpu_output {
     float *out;
 } cpu_output;
 
-/* Runs up to six projections of x [count, K] in one pass over the pool. */
-void cpu_project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count);
+enum { MAX_OUTPUTS = 5 };
+
+/* Up to MAX_OUTPUTS projections of x [count, K] in one pass over the pool. */
+void cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count);
 /* step->x += w . in, K in eight slices. */
-void cpu_project_residual(const ops_step *step, const cpu_linear *w, const float *in);
+void cpu_project_residual(ops_step *step, const cpu_linear *w, const float *in);
 /* Groups that one item takes, so that `groups` groups times `tiles` row tiles keep all workers busy. */
 int cpu_groups_per_item(const ops_step *step, int64_t groups, int64_t tiles);
 /* The routed experts of a layer take 4-bit inputs as integers: all of them are NVFP4, and so are activations. */

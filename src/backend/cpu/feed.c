@@ -81,7 +81,7 @@ void cpu_route(ops_step *step, int layer)
     cpu_output output = {&l->router, step->router};
     cpu_project(step, &output, 1, step->h, step->rows.count);
     layer_work work = {step, layer};
-    cpu_parallel(step, step->rows.count, route_rows, &work);
+    cpu_stage(step, step->rows.count, route_rows, &work, sizeof work);
 }
 
 /* ---- Gate and up ------------------------------------------------------------------------------------------------- */
@@ -205,16 +205,17 @@ static void run_glu(const glu_work *work, const glu *g, int64_t item, int worker
 static void run_glus(void *arg, int64_t begin, int64_t end, int worker)
 {
     const glu_work *work = arg;
+    const int64_t *item_first = work->step->glu_item;
     for (int64_t item = begin; item < end; item++) {
-        int64_t left = item;
-        int i = 0;
-        glu g = glu_at(work, 0);
-        for (; left >= glu_items(work, &g); g = glu_at(work, ++i)) left -= glu_items(work, &g);
-        run_glu(work, &g, left, worker);
+        int low = 0, high = glu_count(work); /* the last one that begins at or before the item, and what is behind it */
+        while (high - low > 1) *(item_first[(low + high) / 2] <= item ? &low : &high) = (low + high) / 2;
+        glu g = glu_at(work, low);
+        run_glu(work, &g, item - item_first[low], worker);
     }
 }
 
-static void all_glus(glu_work *work)
+/* How the SwiGLUs are cut into items; returns their number. */
+static int64_t plan_glus(glu_work *work)
 {
     int64_t groups = 0, items = 0;
     for (int i = 0; i < glu_count(work); i++) {
@@ -224,9 +225,17 @@ static void all_glus(glu_work *work)
     work->pairs = cpu_groups_per_item(work->step, 2 * groups, 1) >= MAX_GROUPS ? MAX_GROUPS / 2 : 1;
     for (int i = 0; i < glu_count(work); i++) {
         glu g = glu_at(work, i);
+        work->step->glu_item[i] = items;
         items += glu_items(work, &g);
     }
-    cpu_parallel(work->step, items, run_glus, work);
+    return items;
+}
+
+static void add_glus(const glu_work *glus)
+{
+    glu_work work = *glus;
+    int64_t items = plan_glus(&work);
+    cpu_stage(work.step, items, run_glus, &work, sizeof work);
 }
 
 /* ---- Down -------------------------------------------------------------------------------------------------------- */
@@ -326,6 +335,12 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+static void add_down(const down_work *work)
+{
+    int64_t groups = (work->step->backend->model->hidden + GROUP - 1) / GROUP;
+    cpu_stage(work->step, (groups + work->groups - 1) / work->groups, down_items, work, sizeof *work);
+}
+
 /* ---- The operations ---------------------------------------------------------------------------------------------- */
 
 /* Rows by expert: a counting sort, so that an expert's members are in ascending row. */
@@ -371,24 +386,62 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* Experts that are read from disk, batch by batch; what is recorded runs while the next ones are read. */
+static void stream_experts(glu_work *gate_up, down_work *down, int layer)
+{
+    ops_step *step = gate_up->step;
+    cpu_flush(step); /* the routes */
+    group_rows(step);
+    cpu_stream_want(step, layer);
+    if (down->shared) { /* while the first experts are read */
+        gate_up->first = gate_up->last = 0;
+        add_glus(gate_up);
+        cpu_flush(step);
+    }
+    gate_up->plain = false;
+    for (cpu_batch b = {0}; cpu_stream_next(step, &b); cpu_stream_done(step, &b)) {
+        gate_up->first = b.first, gate_up->last = b.last, down->batch = b;
+        add_glus(gate_up);
+        add_down(down);
+        cpu_flush(step);
+    }
+}
+
+typedef struct plan_work {
+    ops_step *step;
+    threads_stage *glus;
+} plan_work;
+
+/* The routes are known: who goes where, and what there is to do. */
+static void plan_experts(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)begin, (void)end, (void)worker;
+    const plan_work *work = arg;
+    group_rows(work->step);
+    work->glus->items = plan_glus(work->glus->arg);
+}
+
 void cpu_experts(ops_step *step, int layer)
 {
     const cpu_layer *l = &step->backend->layer[layer];
+    int experts = step->backend->model->experts;
     bool shared = l->shared_gate.format != WEIGHT_NONE, block4 = cpu_experts_block4(step->backend, layer);
-    bool streamed = step->backend->store != NULL;
-    group_rows(step);
-    cpu_stream_want(step, layer);
-    glu_work gate_up = {step, l, true, shared, block4, 0, 0, 1};
-    if (step->backend->options.activation == MOE_ACTIVATION_NVFP4)
-        cpu_parallel(step, step->rows.count, quantise_rows, &gate_up);
-    if (streamed && shared) all_glus(&gate_up); /* the shared expert, while the first of the others are read */
     int64_t groups = (step->backend->model->hidden + GROUP - 1) / GROUP;
-    for (cpu_batch b = {0}; cpu_stream_next(step, &b); cpu_stream_done(step, &b)) {
-        gate_up.first = b.first, gate_up.last = b.last, gate_up.plain = shared && !streamed;
-        all_glus(&gate_up);
-        down_work down = {step, l, shared, block4, b, cpu_groups_per_item(step, groups, 1)};
-        cpu_parallel(step, (groups + down.groups - 1) / down.groups, down_items, &down);
+    glu_work gate_up = {step, l, true, shared, block4, 0, experts, 1};
+    down_work down = {step, l, shared, block4, {.last = experts, .begins = true, .ends = true}, 1};
+    down.groups = cpu_groups_per_item(step, groups, 1);
+    cpu_room(step, 4);
+    plan_work plan = {step, NULL};
+    threads_stage *planned = step->backend->store ? NULL : cpu_stage(step, 1, plan_experts, &plan, sizeof plan);
+    if (step->backend->options.activation == MOE_ACTIVATION_NVFP4)
+        cpu_stage(step, step->rows.count, quantise_rows, &gate_up, sizeof gate_up)->beside = planned ? 1 : 0;
+    if (!planned) {
+        stream_experts(&gate_up, &down, layer);
+        return;
     }
+    ((plan_work *)planned->arg)->glus = cpu_stage(step, 0, run_glus, &gate_up, sizeof gate_up);
+    add_down(&down);
+    cpu_flush(step);
 }
 
 void cpu_feed_dense(ops_step *step, int layer)
@@ -396,6 +449,7 @@ void cpu_feed_dense(ops_step *step, int layer)
     const cpu_layer *l = &step->backend->layer[layer];
     cpu_norm_rows(step, l->post_gain);
     glu_work gate_up = {.step = step, .layer = l, .plain = true};
-    all_glus(&gate_up);
+    add_glus(&gate_up);
     cpu_project_residual(step, &l->dense_down, step->z);
+    cpu_flush(step);
 }

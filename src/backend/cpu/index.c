@@ -109,8 +109,8 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
                        (last - first + SCORE_BLOCKS - 1) / SCORE_BLOCKS,
                        needed,
                        cpu_cache_pairs(step->cache, step->cache->layout.index)};
-    if (work.pairs) cpu_parallel(step, step->tile_count, open_columns, &work);
-    cpu_parallel(step, step->tile_count * work.spans, score_items, &work);
+    if (work.pairs) cpu_stage(step, step->tile_count, open_columns, &work, sizeof work);
+    cpu_stage(step, step->tile_count * work.spans, score_items, &work, sizeof work);
 }
 
 void cpu_index_score(ops_step *step, int layer, int32_t first, int32_t count)
@@ -180,6 +180,7 @@ static int32_t visible_blocks(const ops_step *step, int64_t t)
 
 typedef struct choice_work {
     ops_step *step;
+    int layer; /* whose replayed blocks are taken */
     int32_t part, parts, first, last;
 } choice_work;
 
@@ -206,8 +207,8 @@ static void top_rows(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_index_top(ops_step *step, int32_t part, int32_t first, int32_t count)
 {
-    choice_work work = {step, part, 0, first, first + count};
-    cpu_parallel(step, step->rows.count, top_rows, &work);
+    choice_work work = {step, step->index_layer, part, 0, first, first + count};
+    cpu_stage(step, step->rows.count, top_rows, &work, sizeof work);
 }
 
 /* The blocks of a list in ascending number, -1 last. */
@@ -233,8 +234,7 @@ static void merge_rows(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t t = begin; t < end; t++) {
         int32_t *out = step->blocks + t * per_row;
         if (step->rows.flags[t] & ROW_REPLAY_BLOCKS) {
-            const int32_t *replay =
-                step->rows.replay_blocks + ((int64_t)step->index_layer * step->rows.count + t) * per_row;
+            const int32_t *replay = step->rows.replay_blocks + ((int64_t)work->layer * step->rows.count + t) * per_row;
             memcpy(out, replay, (size_t)per_row * sizeof *out);
             continue;
         }
@@ -252,8 +252,8 @@ static void merge_rows(void *arg, int64_t begin, int64_t end, int worker)
 
 void cpu_index_merge(ops_step *step, int32_t parts)
 {
-    choice_work work = {step, 0, parts, 0, 0};
-    cpu_parallel(step, step->rows.count, merge_rows, &work);
+    choice_work work = {step, step->index_layer, 0, parts, 0, 0};
+    cpu_stage(step, step->rows.count, merge_rows, &work, sizeof work);
 }
 
 /* Rows that see at most index_top blocks take all of them, whatever the scores: their tiles are not scored. */
@@ -266,6 +266,6 @@ static void select_rows(void *arg, int64_t begin, int64_t end, int worker)
 void cpu_index_select(ops_step *step, int layer)
 {
     score(step, layer, 0, step->max_blocks, true);
-    choice_work work = {step, 0, 1, 0, step->max_blocks};
-    cpu_parallel(step, step->rows.count, select_rows, &work);
+    choice_work work = {step, layer, 0, 1, 0, step->max_blocks};
+    cpu_stage(step, step->rows.count, select_rows, &work, sizeof work);
 }

@@ -6,6 +6,8 @@
  */
 #include "backend/cpu/cpu.h"
 
+#include <assert.h>
+
 #include "number/bf16.h"
 #include "number/e4m3.h"
 
@@ -20,7 +22,7 @@ int cpu_groups_per_item(const ops_step *step, int64_t groups, int64_t tiles)
 
 typedef struct project_work {
     const ops_step *step;
-    const cpu_output *outputs;
+    cpu_output outputs[MAX_OUTPUTS];
     int n;
     const float *x; /* [count, K] */
     int32_t count;
@@ -70,23 +72,25 @@ static void project_items(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count,
-                    float *residual)
+static void project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count, float *residual)
 {
-    project_work work = {step, outputs, n, x, count, (count + TILE_ROWS - 1) / TILE_ROWS, 1, residual};
+    project_work work = {.step = step, .n = n, .x = x, .count = count, .residual = residual};
+    work.tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
     int64_t groups = 0, items = 0;
+    assert(n <= MAX_OUTPUTS);
+    for (int i = 0; i < n; i++) work.outputs[i] = outputs[i];
     for (int i = 0; i < n; i++) groups += outputs[i].w->groups;
     work.groups = cpu_groups_per_item(step, groups, work.tiles);
     for (int i = 0; i < n; i++) items += output_items(&work, outputs[i].w);
-    cpu_parallel(step, items, project_items, &work);
+    cpu_stage(step, items, project_items, &work, sizeof work);
 }
 
-void cpu_project(const ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count)
+void cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count)
 {
     project(step, outputs, n, x, count, NULL);
 }
 
-void cpu_project_residual(const ops_step *step, const cpu_linear *w, const float *in)
+void cpu_project_residual(ops_step *step, const cpu_linear *w, const float *in)
 {
     cpu_output output = {w, NULL};
     project(step, &output, 1, in, step->rows.count, step->x);
@@ -161,7 +165,7 @@ void cpu_attend_in(ops_step *step, int layer)
     cpu_norm_rows(step, l->input_gain);
     cpu_project(step, outputs, sparse ? 5 : 3, step->h, step->rows.count);
     attend_in_work work = {step, layer};
-    cpu_parallel(step, step->rows.count, finish_rows, &work);
+    cpu_stage(step, step->rows.count, finish_rows, &work, sizeof work);
 }
 
 void cpu_attend_out(ops_step *step, int layer)

@@ -10,11 +10,6 @@
 #include "base/memory.h"
 #include "number/bf16.h"
 
-void cpu_parallel(const ops_step *step, int64_t items, threads_fn fn, void *arg)
-{
-    threads_run(step->backend->pool, items, 1, fn, arg);
-}
-
 /* ---- Backend ----------------------------------------------------------------------------------------------------- */
 
 static void cpu_close(ops_backend *b)
@@ -71,6 +66,30 @@ static hy_status cache_open(ops_backend *backend, const cache_layout *layout, in
     return host_cache_open(backend, layout, blocks, false, out, err);
 }
 
+/* What is recorded may read and write the cache. */
+static void run_recorded(const ops_cache *cache)
+{
+    if (cache->backend->recording) cpu_flush(cache->backend->recording);
+}
+
+static void cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
+{
+    run_recorded(cache);
+    host_cache_read(cache, block, offset, bytes, out);
+}
+
+static void cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in)
+{
+    run_recorded(cache);
+    host_cache_write(cache, block, offset, bytes, in);
+}
+
+static void cache_copy(ops_cache *cache, int32_t from, int32_t to)
+{
+    run_recorded(cache);
+    host_cache_copy(cache, from, to);
+}
+
 /* ---- Step memory ------------------------------------------------------------------------------------------------- */
 
 /* The arrays of a step: opens them, or with `bytes` only adds up what they take. */
@@ -110,6 +129,7 @@ static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
         {&s->routes, rows, per_token, i},
         {&s->route_weights, rows, per_token, f},
         {&s->expert_first, (size_t)m->experts + 1, 1, i},
+        {&s->glu_item, (size_t)m->experts + 1, 1, sizeof *s->glu_item},
         {&s->members, rows, per_token, i},
         {&s->fp4_factor, rows, 1, f},
         {&s->fp4_h, block4 ? rows : 0, hidden / 16, sizeof *s->fp4_h},
@@ -159,6 +179,7 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, uint64_t *byte
 static void step_close(ops_step *s)
 {
     if (!s) return;
+    cpu_drop(s);
     for (int i = 0; i < s->workers && s->worker; i++) {
         cpu_worker *w = &s->worker[i];
         void *scratch[] = {w->product.expanded, w->product.pairs, w->product.sums, w->keys,  w->values,  w->query,
@@ -188,6 +209,7 @@ static void step_close(ops_step *s)
                       s->routes,
                       s->route_weights,
                       s->expert_first,
+                      s->glu_item,
                       s->members,
                       s->fp4_factor,
                       s->fp4_h,
@@ -277,7 +299,7 @@ static void make_tiles(ops_step *step)
 static void rotary_rows(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
-    ops_step *step = arg;
+    ops_step *step = *(ops_step **)arg;
     int pairs = step->backend->model->rotary_dim / 2;
     for (int64_t t = begin; t < end; t++)
         for (int j = 0; j < pairs; j++) {
@@ -289,6 +311,7 @@ static void rotary_rows(void *arg, int64_t begin, int64_t end, int worker)
 
 static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
 {
+    if (step->backend->recording) cpu_flush(step->backend->recording);
     step->error = (hy_error){0};
     step->cache = cache;
     step->rows = *rows;
@@ -304,11 +327,12 @@ static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
         step->logit_row[step->logit_rows++] = t;
     }
     make_tiles(step);
-    cpu_parallel(step, rows->count, rotary_rows, step);
+    cpu_stage(step, rows->count, rotary_rows, &step, sizeof step);
 }
 
 static hy_status finish(ops_step *step, hy_error *err)
 {
+    cpu_flush(step);
     hy_status status = step->error.status;
     if (status != HY_OK && err) *err = step->error;
     return status;
@@ -318,7 +342,7 @@ static hy_status finish(ops_step *step, hy_error *err)
 
 static void embed_rows(void *arg, int64_t first, int64_t last, int worker)
 {
-    ops_step *step = arg;
+    ops_step *step = *(ops_step **)arg;
     const ops_model *m = step->backend->model;
     for (int64_t t = first; t < last; t++) {
         float *x = step->x + t * m->hidden;
@@ -332,9 +356,9 @@ static void embed_rows(void *arg, int64_t first, int64_t last, int worker)
 static void embed(ops_step *step)
 {
     if (step->backend->rows)
-        embed_rows(step, 0, step->rows.count, 0); /* may fail the step */
+        embed_rows(&step, 0, step->rows.count, 0); /* may fail the step */
     else
-        cpu_parallel(step, step->rows.count, embed_rows, step);
+        cpu_stage(step, step->rows.count, embed_rows, &step, sizeof step)->beside = 1; /* the angles */
 }
 
 typedef struct norm_work {
@@ -357,13 +381,13 @@ static void norm_rows(void *arg, int64_t first, int64_t last, int worker)
 void cpu_norm_rows(ops_step *step, const float *gain)
 {
     norm_work work = {step, gain, NULL};
-    cpu_parallel(step, step->rows.count, norm_rows, &work);
+    cpu_stage(step, step->rows.count, norm_rows, &work, sizeof work);
 }
 
 static void head(ops_step *step)
 {
     norm_work work = {step, step->backend->final_gain, step->logit_row};
-    cpu_parallel(step, step->logit_rows, norm_rows, &work);
+    cpu_stage(step, step->logit_rows, norm_rows, &work, sizeof work);
     cpu_output output = {&step->backend->head, step->logits};
     cpu_project(step, &output, 1, step->h, step->logit_rows);
 }
@@ -390,7 +414,7 @@ static void sample_rows(void *arg, int64_t first, int64_t last, int worker)
 static void sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out)
 {
     sample_work work = {step, rows, out};
-    cpu_parallel(step, count, sample_rows, &work);
+    cpu_stage(step, count, sample_rows, &work, sizeof work);
 }
 
 /* ---- Named tensors ----------------------------------------------------------------------------------------------- */
@@ -422,6 +446,7 @@ static named tensor_of(const ops_step *s, ops_tensor which)
 
 static void tensor_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, void *out)
 {
+    cpu_flush(step);
     named t = tensor_of(step, which);
     assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
     memcpy(out, (const char *)t.at + (size_t)first * t.columns * 4, (size_t)rows * t.columns * 4);
@@ -429,6 +454,7 @@ static void tensor_read(ops_step *step, ops_tensor which, int32_t first, int32_t
 
 static void tensor_write(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in)
 {
+    cpu_flush(step);
     named t = tensor_of(step, which);
     assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
     size_t count = (size_t)rows * t.columns;
@@ -457,9 +483,9 @@ const hy_ops ops_cpu = {
     .expert_stats = expert_stats,
     .cache_open = cache_open,
     .cache_close = host_cache_close,
-    .cache_read = host_cache_read,
-    .cache_write = host_cache_write,
-    .cache_copy = host_cache_copy,
+    .cache_read = cache_read,
+    .cache_write = cache_write,
+    .cache_copy = cache_copy,
     .step_open = step_open,
     .step_close = step_close,
     .begin = begin,

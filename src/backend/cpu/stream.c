@@ -102,6 +102,7 @@ static int guess_experts(ops_step *step, int layer, int32_t *guess)
                              step->ahead_h + (int64_t)t * m->hidden);
     cpu_output output = {&l->router, step->ahead_scores};
     cpu_project(step, &output, 1, step->ahead_h, rows);
+    cpu_flush(step);
     for (int t = 0; t < rows; t++) {
         float *s = step->ahead_scores + (int64_t)t * m->experts;
         for (int e = 0; e < m->experts; e += LANES) {

@@ -1,0 +1,47 @@
+/*
+ * Recording: the operations of a layer put their loops one after the other into the step's schedule, which runs in one
+ * dispatch (base/threads.h) when the layer ends, or before if something outside the schedule needs what it makes.
+ *
+ * A loop's argument is copied into a slot of the step, so an operation may keep it on its stack; what the argument
+ * points to has to stay until the schedule has run. Nothing is allocated.
+ */
+#include "backend/cpu/cpu.h"
+
+#include <assert.h>
+#include <string.h>
+
+void cpu_room(ops_step *step, int stages)
+{
+    assert(stages <= THREADS_MAX_STAGES);
+    if (step->stage_count + stages > THREADS_MAX_STAGES) cpu_flush(step);
+}
+
+threads_stage *cpu_stage(ops_step *step, int64_t items, threads_fn fn, const void *arg, size_t size)
+{
+    assert(size <= STAGE_ARGUMENT);
+    cpu_room(step, 1);
+    step->backend->recording = step;
+    void *slot = step->stage_argument[step->stage_count];
+    memcpy(slot, arg, size);
+    threads_stage *stage = &step->stage[step->stage_count++];
+    *stage = (threads_stage){.fn = fn, .arg = slot, .items = items, .chunk = 1};
+    return stage;
+}
+
+void cpu_flush(ops_step *step)
+{
+    if (step->stage_count > 0) threads_run_stages(step->backend->pool, step->stage, step->stage_count);
+    cpu_drop(step);
+}
+
+void cpu_drop(ops_step *step)
+{
+    step->stage_count = 0;
+    if (step->backend->recording == step) step->backend->recording = NULL;
+}
+
+void cpu_parallel(ops_step *step, int64_t items, threads_fn fn, void *arg)
+{
+    cpu_flush(step);
+    threads_run(step->backend->pool, items, 1, fn, arg);
+}
