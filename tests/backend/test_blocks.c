@@ -286,7 +286,7 @@ static void scores(void **state)
                             all[v]->query_pairs(q, (size_t)dim, columns, dim, lanes, unscale);
                             for (int n = 0; n < columns; n++)
                                 for (int p = 0; p < dim / 2; p++) pairs[n * dim / 2 + p] = lanes[p * LANES + n];
-                            all[v]->score_pairs(c.data, c.scales, dim, pairs, columns, visible, best, scratch);
+                            all[v]->score_pairs(c.data, c.scales, dim, pairs, columns, visible, c.data, best, scratch);
                         } else {
                             all[v]->decode(c.format, c.data, c.scales, false, kind == 2, 128, dim, keys);
                             all[v]->score_keys(keys, dim, q, columns, visible, best, scratch);
@@ -316,12 +316,12 @@ static void not_a_number(void **state)
     for (int p = 0; p < DIM / 2; p++) query[p] = 1 | 1 << 16;
     memset(scales + 5 * 8, 0x70, 8), scales[5 * 8 + 3] = 0x7F;
     for (int v = 0; v < count; v++) {
-        all[v]->score_pairs(data, scales, DIM, query, 1, &visible, &best, scratch);
+        all[v]->score_pairs(data, scales, DIM, query, 1, &visible, NULL, &best, scratch);
         assert_true(best == 2 * DIM);
     }
     memset(scales, 0xFF, sizeof scales);
     for (int v = 0; v < count; v++) {
-        all[v]->score_pairs(data, scales, DIM, query, 1, &visible, &best, scratch);
+        all[v]->score_pairs(data, scales, DIM, query, 1, &visible, NULL, &best, scratch);
         assert_true(best == -INFINITY);
     }
     memory_free(scratch);
@@ -442,7 +442,7 @@ static void attend_case(const attention_case *a, const cpu_blocks *blocks, bool 
             expect_bits(&states[r].max[h], &w->max, 1);
             expect_bits(&states[r].sum[h], &w->sum, 1);
             for (int d = 0; d < dim; d++) {
-                float end = bf16_round(w->out[d] / w->sum * 1.5f);
+                float end = bf16_round(w->out[d] * (1.5f / w->sum));
                 expect_bits(&out[(size_t)r * row + (size_t)(d * LANES + h)], &w->out[d], 1);
                 expect_bits(&to[h * dim + d], &end, 1);
             }

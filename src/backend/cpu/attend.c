@@ -35,6 +35,7 @@ typedef struct attend_item {
     int heads;                       /* at most 16 */
     const int32_t *blocks[ROW_TILE]; /* what is left of a row's list; NULL on a dense layer */
     int left[ROW_TILE];              /* entries, or on a dense layer unused */
+    int32_t count_blocks;            /* of the last row on a dense layer */
 } attend_item;
 
 /* The heads of item `which` of a row: KV head, first query head, how many. */
@@ -93,7 +94,17 @@ static void close_row(const attend_work *work, const attend_item *item, int32_t 
 
 /* ---- Rows that share blocks ------------------------------------------------------------------------------------- */
 
-/* Logical block b into the rows that take it; `next` is read after it, -1: none. */
+/* The lowest block that some row still has to take, -1: none. */
+static int32_t next_block(const attend_item *item)
+{
+    int32_t next = -1;
+    for (int r = 0; r < item->count; r++)
+        if (item->left[r] > 0 && *item->blocks[r] >= 0 && (next < 0 || *item->blocks[r] < next))
+            next = *item->blocks[r];
+    return next;
+}
+
+/* Logical block b into the rows that take it. */
 static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w, int32_t b, bool *seen)
 {
     ops_step *step = work->step;
@@ -116,20 +127,11 @@ static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w
         seen[r] = true;
     }
     if (n == 0) return;
+    int32_t next = item->blocks[0] ? next_block(item) : b + 1 < item->count_blocks ? b + 1 : -1;
     cpu_block block;
-    cpu_cache_decode(step->cache, work->layer, item->group, cpu_cache_block(step, item->sequence, b), most, w->keys,
-                     w->values, &block);
+    cpu_cache_decode(step->cache, work->layer, item->group, cpu_cache_block(step, item->sequence, b),
+                     next < 0 ? -1 : cpu_cache_block(step, item->sequence, next), most, w->keys, w->values, &block);
     step->backend->blocks->attend(&block, rows, n, w->exponents);
-}
-
-/* The lowest block that some row still has to take, -1: none. */
-static int32_t next_block(const attend_item *item)
-{
-    int32_t next = -1;
-    for (int r = 0; r < item->count; r++)
-        if (item->left[r] > 0 && *item->blocks[r] >= 0 && (next < 0 || *item->blocks[r] < next))
-            next = *item->blocks[r];
-    return next;
 }
 
 static void attend_items(void *arg, int64_t begin, int64_t end, int worker)
@@ -153,8 +155,8 @@ static void attend_items(void *arg, int64_t begin, int64_t end, int worker)
                 item.left[r] = take_blocks(step, item.first + r, item.group, &item.blocks[r]);
             for (int32_t b; (b = next_block(&item)) >= 0;) fold_block(work, &item, w, b, seen);
         } else {
-            int32_t last = step->rows.position[item.first + item.count - 1] / CACHE_BLOCK;
-            for (int32_t b = 0; b <= last; b++) fold_block(work, &item, w, b, seen);
+            item.count_blocks = step->rows.position[item.first + item.count - 1] / CACHE_BLOCK + 1;
+            for (int32_t b = 0; b < item.count_blocks; b++) fold_block(work, &item, w, b, seen);
         }
         for (int r = 0; r < item.count; r++)
             close_row(work, &item, item.first + r, &w->state[r], w->out + (size_t)r * (size_t)m->head_dim * LANES);
@@ -209,7 +211,7 @@ static void attend_parts(void *arg, int64_t begin, int64_t end, int worker)
                                  true,
                                  &step->part_state[part],
                                  step->part_out + part * step->backend->model->head_dim * LANES};
-            cpu_cache_decode(step->cache, work->attend.layer, item.group, cpu_cache_block(step, item.sequence, b),
+            cpu_cache_decode(step->cache, work->attend.layer, item.group, cpu_cache_block(step, item.sequence, b), -1,
                              row.tokens, w->keys, w->values, &block);
             step->backend->blocks->attend(&block, &row, 1, w->exponents);
         }

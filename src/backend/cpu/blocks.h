@@ -37,6 +37,8 @@ typedef struct cpu_block {
     const float *scales;  /* [tokens][dim/16], with `pairs` */
     const float *keys;    /* [ceil(dim/16)][128][16] */
     const float *values;  /* the same */
+    const uint8_t *next;  /* bytes that are read after this block, NULL: none */
+    size_t next_bytes;
 } cpu_block;
 
 /* One query row of up to 16 heads of a KV head. */
@@ -61,7 +63,7 @@ typedef struct cpu_blocks {
     void (*attend)(const cpu_block *block, const cpu_query_row *rows, int count, float *scratch);
     /* m = max(M, m_b);  L = L 2^(M-m) + l_b 2^(m_b-m);  O likewise;  M = m. */
     void (*fold)(cpu_softmax *state, float *out, const cpu_softmax *block, const float *block_out, int dim);
-    /* to[h * stride + d] = bf16(O / L * factor), of `heads` heads. */
+    /* to[h * stride + d] = bf16(O * (factor / L)), of `heads` heads. */
     void (*finish)(const cpu_softmax *state, const float *out, float factor, int dim, int heads, float *to,
                    size_t stride);
 
@@ -73,12 +75,13 @@ typedef struct cpu_blocks {
 
     /*
      * best[c] = the largest q_c . k_t over the first visible[c] tokens of a block, -inf if there are none; NaN counts as
-     * -inf, -0 as 0. The first takes the bytes of an NVFP4 block and queries as pairs [columns][dim/2] and leaves 2^-s / 2
-     * to the caller, the second decoded keys [ceil(dim/16)][128][16] and queries [columns][dim].
+     * -inf, -0 as 0. The first takes the bytes of an NVFP4 block and queries as pairs [columns][dim/2], leaves 2^-s / 2
+     * to the caller and asks for the bytes of the block at `next` (NULL: none); the second takes decoded keys
+     * [ceil(dim/16)][128][16] and queries [columns][dim].
      * scratch [SCORE_SCRATCH(dim, columns)].
      */
     void (*score_pairs)(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
-                        const int32_t *visible, float *best, float *scratch);
+                        const int32_t *visible, const uint8_t *next, float *best, float *scratch);
     void (*score_keys)(const float *keys, int dim, const float *query, int columns, const int32_t *visible, float *best,
                        float *scratch);
 

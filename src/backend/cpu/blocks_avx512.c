@@ -2,6 +2,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "backend/cpu/kernels.h"
+
 #define BLOCKS cpu_blocks_avx512
 #define NAME "avx512"
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
@@ -17,7 +19,8 @@
 #define DOT_PAIRS(acc, a, b) ((acc) = (vec_int)_mm512_dpwssd_epi32((__m512i)(acc), (__m512i)(a), (__m512i)(b)))
 /* Only five bits of an index count, the fifth being of the next code: the table stands twice. */
 #define EXPAND(line, s) ((vec_int)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)(line), 4 * (s)), twice_e2m1()))
-#define TRANSPOSE transpose
+#define TRANSPOSE(from, stride, to) transpose(from, stride, (__m512i *)(to))
+#define SCALES8(scales, half) ((vec_int)scales8(scales, half))
 #define VALUES16(data) ((vec)values16(data))
 
 TARGET static inline __m512i twice_e2m1(void)
@@ -37,11 +40,19 @@ TARGET static inline __m512 values16(const void *data)
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), table);
 }
 
-/* 16 x 16 words: pairs of rows, then of quads, then the four quarters. */
-TARGET static inline void transpose(const char *from, size_t from_stride, char *to, size_t to_stride)
+/* Word `half` of 16 tokens with two words of scales each. */
+TARGET static inline __m512i scales8(const uint8_t *scales, int half)
+{
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_permutex2var_epi32(_mm512_loadu_si512(scales), _mm512_add_epi32(even, _mm512_set1_epi32(half)),
+                                     _mm512_loadu_si512(scales + LINE));
+}
+
+/* Words i of 16 rows in lanes, 16 x 16: pairs of rows, then of quads, then the four quarters. */
+TARGET static inline __attribute__((always_inline)) void transpose(const char *from, size_t stride, __m512i to[16])
 {
     __m512i a[16], b[16];
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(from + (size_t)i * from_stride);
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(from + (size_t)i * stride);
     for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
         b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
@@ -56,11 +67,10 @@ TARGET static inline void transpose(const char *from, size_t from_stride, char *
         __m512i even = _mm512_shuffle_i32x4(a[n], a[4 + n], 0x88), odd = _mm512_shuffle_i32x4(a[n], a[4 + n], 0xDD);
         __m512i even2 = _mm512_shuffle_i32x4(a[8 + n], a[12 + n], 0x88),
                 odd2 = _mm512_shuffle_i32x4(a[8 + n], a[12 + n], 0xDD);
-        char *at = to + (size_t)n * to_stride;
-        _mm512_storeu_si512(at, _mm512_shuffle_i32x4(even, even2, 0x88));
-        _mm512_storeu_si512(at + 4 * to_stride, _mm512_shuffle_i32x4(odd, odd2, 0x88));
-        _mm512_storeu_si512(at + 8 * to_stride, _mm512_shuffle_i32x4(even, even2, 0xDD));
-        _mm512_storeu_si512(at + 12 * to_stride, _mm512_shuffle_i32x4(odd, odd2, 0xDD));
+        to[n] = _mm512_shuffle_i32x4(even, even2, 0x88);
+        to[4 + n] = _mm512_shuffle_i32x4(odd, odd2, 0x88);
+        to[8 + n] = _mm512_shuffle_i32x4(even, even2, 0xDD);
+        to[12 + n] = _mm512_shuffle_i32x4(odd, odd2, 0xDD);
     }
 }
 

@@ -12,7 +12,7 @@
  *     MAXIMUM(x, m)            x > m ? x : m
  *     DOT_PAIRS(acc, a, b)     acc += a.low b.low + a.high b.high of vec_int, halves being int16
  *     EXPAND(line, s)          2 E2M1 of nibbles s and 4 + s of every lane of a vec_int, as pairs
- *     TRANSPOSE                optional: transpose_words for 16 x 16 words
+ *     TRANSPOSE, VALUES16, SCALES8  optional: 16 x 16 words, 16 E2M1 numbers, scales of 16 tokens with 8 each, in one go
  *
  * A tile keeps V vectors of A (query heads, or tokens of an index block, in lanes) against C broadcasts of B (tokens, or
  * columns of queries) in registers. Integer tile, for each group of 16 elements: 8 V C DOT_PAIRS, V C conversions and V C
@@ -28,6 +28,8 @@
 
 #include "number/e4m3.h"
 
+#define UNROLL(n) _Pragma(UNROLL_TEXT(GCC unroll n))
+#define UNROLL_TEXT(...) #__VA_ARGS__
 #define SPLAT_INT(x) ((x) - (vec_int){0})
 #define SLAB (CACHE_BLOCK * UNIT) /* floats of 16 columns of all tokens of a decoded block */
 
@@ -38,8 +40,11 @@ INLINE void words_in_lanes(const void *from, size_t stride, int words, void *to)
 {
 #ifdef TRANSPOSE
     if (words % LANES == 0) {
-        for (int i = 0; i < words; i += LANES)
-            TRANSPOSE((const char *)from + 4 * i, stride, (char *)to + (size_t)i * LINE, LINE);
+        for (int i = 0; i < words; i += LANES) {
+            vec_int line[LANES];
+            TRANSPOSE((const char *)from + 4 * i, stride, line);
+            for (int n = 0; n < LANES; n++) STORE((char *)to + (size_t)(i + n) * LINE, line[n]);
+        }
         return;
     }
 #endif
@@ -136,6 +141,7 @@ TARGET static void decode_pairs(const uint8_t *data, const uint8_t *scales, int 
             vec_int line = {0};
             if (words - j >= WIDTH) {
                 LOAD(line, data);
+                UNROLL(4)
                 for (int s = 0; s < 4; s++) {
                     vec_int v = EXPAND(line, s);
                     STORE(pairs + s * words + j, v);
@@ -144,6 +150,7 @@ TARGET static void decode_pairs(const uint8_t *data, const uint8_t *scales, int 
             }
             size_t bytes = (size_t)(words - j) * 4;
             memcpy(&line, data, bytes);
+            UNROLL(4)
             for (int s = 0; s < 4; s++) {
                 vec_int v = EXPAND(line, s);
                 memcpy(pairs + s * words + j, &v, bytes);
@@ -192,11 +199,12 @@ INLINE void decode_group(const uint8_t *data, float scale, bool round, float *ou
 INLINE void decode_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, bool round, int tokens, int dim,
                          float *out)
 {
-    int groups = dim / UNIT;
-    for (int t = 0; t < tokens; t++) {
+    size_t groups = (size_t)dim / UNIT, step = quads ? 4 : 1;
+    for (size_t t = 0; t < (size_t)tokens; t++, data += groups * UNIT / 2) {
         const uint8_t *s = quads ? scales + t / 4 * 4 * groups + t % 4 : scales + t * groups;
-        for (int g = 0; g < groups; g++, data += UNIT / 2)
-            decode_group(data, e4m3_to_float(s[quads ? g * 4 : g]), round, out + (size_t)g * SLAB + t * UNIT);
+        UNROLL(8)
+        for (size_t g = 0; g < groups; g++)
+            decode_group(data + g * UNIT / 2, e4m3_to_float(s[g * step]), round, out + g * SLAB + t * UNIT);
     }
 }
 
@@ -232,6 +240,8 @@ TARGET static void decode(cache_format format, const uint8_t *data, const uint8_
         decode_elements(format == CACHE_BF16, data, tokens, dim, out);
     else if (round)
         decode_nvfp4(data, scales, quads, true, tokens, dim, out);
+    else if (quads && dim == 128)
+        decode_nvfp4(data, scales, true, false, tokens, 128, out);
     else
         decode_nvfp4(data, scales, quads, false, tokens, dim, out);
 }
@@ -266,6 +276,13 @@ TARGET static void encode_nvfp4(const float *x, int dim, uint8_t *data, uint8_t 
     }
 }
 
+/* Bytes [begin, begin + count) of what is read next. A few lines at a time: more than the machine can have under way make
+ * everything wait. */
+INLINE void ask_for(const uint8_t *next, size_t begin, size_t count)
+{
+    for (size_t i = begin; next && i < begin + count; i += LINE) __builtin_prefetch(next + i, 0, 2);
+}
+
 /* ---- Tiles ------------------------------------------------------------------------------------------------------ */
 
 /*
@@ -273,21 +290,23 @@ TARGET static void encode_nvfp4(const float *x, int dim, uint8_t *data, uint8_t 
  * column c at b[c * column + p]. The scales are those of lanes, [v][16 g + n], or of columns, [c * dim/16 + g].
  */
 INLINE void pair_tile(const int V, const int C, const bool of_lanes, const int32_t *const *a, const int32_t *b,
-                      int column, const float *const *lane_scale, const float *column_scale, int dim, vec (*acc)[16])
+                      size_t column, const float *const *lane_scale, const float *column_scale, int dim,
+                      vec (*acc)[16])
 {
-    int words = dim / 8;
+    size_t words = (size_t)dim / 8, groups = (size_t)dim / UNIT;
     for (int v = 0; v < V; v++)
         for (int c = 0; c < C; c++) acc[v][c] = (vec){0};
-    for (int g = 0; g < dim / UNIT; g++) {
+    for (size_t g = 0; g < groups; g++) {
         vec_int dot[4][16];
         for (int v = 0; v < V; v++)
             for (int c = 0; c < C; c++) dot[v][c] = (vec_int){0};
-        for (int i = 0; i < 8; i++) {
-            int p = i / 2 * words + 2 * g + i % 2;
+        UNROLL(8)
+        for (size_t i = 0; i < 8; i++) {
+            size_t p = i / 2 * words + 2 * g + i % 2;
             vec_int x[4];
             for (int v = 0; v < V; v++) LOAD(x[v], a[v] + p * LANES);
             for (int c = 0; c < C; c++) {
-                vec_int y = SPLAT_INT(b[c * column + p]);
+                vec_int y = SPLAT_INT(b[(size_t)c * column + p]);
                 for (int v = 0; v < V; v++) DOT_PAIRS(dot[v][c], x[v], y);
             }
         }
@@ -295,7 +314,7 @@ INLINE void pair_tile(const int V, const int C, const bool of_lanes, const int32
             vec scale;
             if (of_lanes) LOAD(scale, lane_scale[v] + g * LANES);
             for (int c = 0; c < C; c++) {
-                if (!of_lanes) scale = SPLAT(column_scale[c * (dim / UNIT) + g]);
+                if (!of_lanes) scale = SPLAT(column_scale[(size_t)c * groups + g]);
                 vec whole = __builtin_convertvector(dot[v][c], vec);
                 FUSED(acc[v][c], whole, scale);
             }
@@ -304,18 +323,18 @@ INLINE void pair_tile(const int V, const int C, const bool of_lanes, const int32
 }
 
 /* acc[v][c] = sum over i < k, ascending, of a[v][16 i] * b[c * column + i / 16 * jump + i % 16 * step]. */
-INLINE void float_tile(const int V, const int C, const float *const *a, const float *b, int column, int step, int jump,
-                       int k, vec (*acc)[16])
+INLINE void float_tile(const int V, const int C, const float *const *a, const float *b, size_t column, size_t step,
+                       size_t jump, int k, vec (*acc)[16])
 {
     for (int v = 0; v < V; v++)
         for (int c = 0; c < C; c++) acc[v][c] = (vec){0};
-    for (int first = 0; first < k; first += UNIT, b += jump) {
-        int n = k - first < UNIT ? k - first : UNIT;
-        for (int i = 0; i < n; i++) {
+    for (size_t first = 0; first < (size_t)k; first += UNIT, b += jump) {
+        size_t n = (size_t)k - first < UNIT ? (size_t)k - first : UNIT;
+        for (size_t i = 0; i < n; i++) {
             vec x[4];
             for (int v = 0; v < V; v++) LOAD(x[v], a[v] + (first + i) * LANES);
             for (int c = 0; c < C; c++) {
-                vec y = SPLAT(b[c * column + i * step]);
+                vec y = SPLAT(b[(size_t)c * column + i * step]);
                 for (int v = 0; v < V; v++) MULTIPLY_ADD(acc[v][c], x[v], y);
             }
         }
@@ -366,7 +385,7 @@ INLINE void score_tokens(const int V, const int C, const cpu_block *b, const voi
     if (b->pairs) {
         const int32_t *a[4];
         for (int v = 0; v < V; v++) a[v] = (const int32_t *)query[v / PARTS] + v % PARTS * WIDTH;
-        pair_tile(V, C, false, a, b->pairs + (size_t)t * (size_t)(dim / 2), dim / 2, NULL, b->scales + t * (dim / UNIT),
+        pair_tile(V, C, false, a, b->pairs + (size_t)t * (size_t)(dim / 2), (size_t)dim / 2, NULL, b->scales + t * (dim / UNIT),
                   dim, acc);
     } else {
         const float *a[4];
@@ -390,16 +409,16 @@ INLINE void value_columns(const int V, const int D, const cpu_block *b, const cp
     for (int v = 0; v < V; v++) a[v] = s + v / PARTS * SLAB + v % PARTS * WIDTH;
     float_tile(V, D, a, b->values + (size_t)(d / UNIT) * SLAB + d % UNIT, 1, UNIT, UNIT * UNIT, tokens, acc);
     for (int v = 0; v < V; v++) {
-        const cpu_query_row *row = &rows[v / PARTS];
-        for (int c = 0; c < D && d + c < dim; c++) {
-            float *at = row->out + (d + c) * LANES + v % PARTS * WIDTH;
-            vec o = acc[v][c];
-            if (!row->first) {
-                LOAD(o, at);
-                o = o * keep[v] + acc[v][c] * add[v];
+        float *at = rows[v / PARTS].out + d * LANES + v % PARTS * WIDTH;
+        if (!rows[v / PARTS].first)
+            for (int c = 0; c < D; c++) {
+                if (d + c >= dim) break;
+                vec o;
+                LOAD(o, at + c * LANES);
+                acc[v][c] = o * keep[v] + acc[v][c] * add[v];
             }
-            STORE(at, o);
-        }
+        for (int c = 0; c < D; c++)
+            if (d + c < dim) STORE(at + c * LANES, acc[v][c]);
     }
 }
 
@@ -421,7 +440,7 @@ INLINE void fold_state(float *max, float *sum, const vec *block_max, const vec *
 
 /* R rows that see the same tokens. */
 INLINE void attend_rows(const int R, const int C, const int D, const cpu_block *b, const cpu_query_row *rows, int dim,
-                        float *s)
+                        const uint8_t *next, float *s)
 {
     const int V = R * PARTS;
     const void *query[2];
@@ -432,7 +451,10 @@ INLINE void attend_rows(const int R, const int C, const int D, const cpu_block *
         LOAD(factor[v], rows[v / PARTS].factor + v % PARTS * WIDTH);
         largest[v] = SPLAT(-INFINITY);
     }
-    for (; t + C <= tokens; t += C) score_tokens(V, C, b, query, factor, t, dim, s, largest);
+    for (; t + C <= tokens; t += C) {
+        ask_for(next, b->next_bytes * (size_t)t / CACHE_BLOCK, b->next_bytes * (size_t)C / CACHE_BLOCK);
+        score_tokens(V, C, b, query, factor, t, dim, s, largest);
+    }
     for (; t < tokens; t++) score_tokens(V, 1, b, query, factor, t, dim, s, largest);
     for (int v = 0; v < V; v++) {
         const cpu_query_row *row = &rows[v / PARTS];
@@ -454,12 +476,12 @@ INLINE void attend_dim(const cpu_block *b, const cpu_query_row *rows, int count,
     while (r < count) {
 #if ROWS == 2
         if (r + 1 < count && rows[r].tokens == rows[r + 1].tokens) {
-            attend_rows(2, ROWS_C, ROWS_D, b, rows + r, dim, scratch);
+            attend_rows(2, ROWS_C, ROWS_D, b, rows + r, dim, r ? NULL : b->next, scratch);
             r += 2;
             continue;
         }
 #endif
-        attend_rows(1, SINGLE_C, SINGLE_D, b, rows + r, dim, scratch);
+        attend_rows(1, SINGLE_C, SINGLE_D, b, rows + r, dim, r ? NULL : b->next, scratch);
         r++;
     }
 }
@@ -494,19 +516,26 @@ TARGET static void finish(const cpu_softmax *state, const float *out, float fact
                           size_t stride)
 {
     float lanes[UNIT * LANES] __attribute__((aligned(LINE))), rows[LANES * UNIT] __attribute__((aligned(LINE)));
-    vec sum[PARTS];
-    LOAD(sum, state->sum);
+    vec inverse[PARTS];
+    LOAD(inverse, state->sum);
+    for (int p = 0; p < PARTS; p++) inverse[p] = factor / inverse[p];
     for (int d = 0; d < dim; d += UNIT) {
         int n = dim - d < UNIT ? dim - d : UNIT;
         for (int i = 0; i < n * PARTS; i++) {
             vec o;
             LOAD(o, out + d * LANES + i * WIDTH);
-            o = o / sum[i % PARTS] * factor;
+            o = o * inverse[i % PARTS];
             round_bf16(&o);
             STORE(lanes + i * WIDTH, o);
         }
         words_in_lanes(lanes, LINE, UNIT, rows);
-        for (int h = 0; h < heads; h++) memcpy(to + (size_t)h * stride + d, rows + h * UNIT, (size_t)n * sizeof *to);
+        for (int h = 0; h < heads; h++) {
+            float *at = to + (size_t)h * stride + d;
+            if (n == UNIT)
+                memcpy(at, rows + h * UNIT, UNIT * sizeof *at);
+            else
+                memcpy(at, rows + h * UNIT, (size_t)n * sizeof *at);
+        }
     }
 }
 
@@ -559,24 +588,57 @@ INLINE void close_columns(int columns, const float *largest, float *best)
     }
 }
 
+INLINE void expand_line(const vec_int *line, int j, int words, int part, int32_t *pairs)
+{
+    UNROLL(4)
+    for (int s = 0; s < 4; s++) {
+        vec_int v = EXPAND(*line, s);
+        STORE(pairs + (s * words + j) * LANES + part, v);
+    }
+}
+
+/* The words of 16 NVFP4 keys into lanes, as pairs [dim/2][16]. */
+INLINE void codes_in_lanes(const uint8_t *data, int words, int32_t *pairs)
+{
+#ifdef TRANSPOSE
+    if (words == LANES) {
+        vec_int line[LANES];
+        TRANSPOSE((const char *)data, LINE, line);
+        UNROLL(16)
+        for (int j = 0; j < LANES; j++) expand_line(&line[j], j, LANES, 0, pairs);
+        return;
+    }
+#endif
+    int32_t *lines = pairs + 3 * words * LANES; /* where the last pairs go: each line is read before it is written over */
+    words_in_lanes(data, (size_t)words * 4, words, lines);
+    for (int j = 0; j < words; j++)
+        for (int p = 0; p < LANES; p += WIDTH) {
+            vec_int line;
+            LOAD(line, lines + j * LANES + p);
+            expand_line(&line, j, words, p, pairs);
+        }
+}
+
 /* 16 NVFP4 keys into lanes: pairs [dim/2][16], scales [dim/16][16]. */
 INLINE void keys_in_lanes(const uint8_t *data, const uint8_t *scales, int dim, int32_t *pairs, float *lane_scales)
 {
-    int words = dim / 8, groups = dim / UNIT;
-    int32_t *line = pairs + 3 * words * LANES; /* where the last pairs go: each line is read before it is written over */
-    words_in_lanes(data, (size_t)dim / 2, words, line);
-    for (int j = 0; j < words; j++)
-        for (int p = 0; p < LANES; p += WIDTH) {
-            vec_int w;
-            LOAD(w, line + j * LANES + p);
-            for (int s = 0; s < 4; s++) {
-                vec_int v = EXPAND(w, s);
-                STORE(pairs + (s * words + j) * LANES + p, v);
-            }
-        }
-    uint8_t bytes[4 * LANES];
+    int groups = dim / UNIT;
+    codes_in_lanes(data, dim / 8, pairs);
     for (int g = 0; g < groups; g += 4) {
+        uint8_t bytes[4 * LANES];
         int n = groups - g < 4 ? groups - g : 4;
+#ifdef SCALES8
+        if (groups == 8) {
+            vec_int all = SCALES8(scales, g / 4);
+            for (int i = 0; i < 4; i++) {
+                vec_int top = SHIFT_LEFT(all, 24 - 8 * i);
+                vec v;
+                e4m3_values(&top, &v);
+                STORE(lane_scales + (g + i) * LANES, v);
+            }
+            continue;
+        }
+#endif
         if (n == 4)
             for (int t = 0; t < LANES; t++) memcpy(bytes + 4 * t, scales + t * groups + g, 4);
         else
@@ -594,10 +656,11 @@ INLINE void keys_in_lanes(const uint8_t *data, const uint8_t *scales, int dim, i
 }
 
 INLINE void score_pairs_dim(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
-                            const int32_t *visible, float *best, float *scratch)
+                            const int32_t *visible, const uint8_t *next, float *best, float *scratch)
 {
     enum { V = ROWS * PARTS };
     int tokens, half = dim / 2, groups = dim / UNIT;
+    size_t bytes = (size_t)(half + groups); /* of a token */
     int32_t *pairs = (int32_t *)scratch;
     float *lane_scales = scratch + ROWS * half * LANES, *largest = lane_scales + ROWS * groups * LANES;
     const int32_t *a[V];
@@ -608,17 +671,18 @@ INLINE void score_pairs_dim(const uint8_t *data, const uint8_t *scales, int dim,
     }
     open_columns(columns, visible, largest, &tokens);
     for (int first = 0; first < tokens; first += ROWS * LANES) {
+        ask_for(next, (size_t)first * bytes, ROWS * LANES * bytes);
         for (int r = 0; r < ROWS; r++)
             keys_in_lanes(data + (size_t)(first + r * LANES) * (size_t)half, scales + (first + r * LANES) * groups, dim,
                           pairs + r * half * LANES, lane_scales + r * groups * LANES);
         vec acc[4][16];
         int c = 0;
         for (; c + ROWS_C <= columns; c += ROWS_C) {
-            pair_tile(V, ROWS_C, true, a, query + (size_t)c * (size_t)half, half, s, NULL, dim, acc);
+            pair_tile(V, ROWS_C, true, a, query + (size_t)c * (size_t)half, (size_t)half, s, NULL, dim, acc);
             keep_largest(V, ROWS_C, acc, visible + c, first, largest + c * LANES);
         }
         for (; c < columns; c++) {
-            pair_tile(V, 1, true, a, query + (size_t)c * (size_t)half, half, s, NULL, dim, acc);
+            pair_tile(V, 1, true, a, query + (size_t)c * (size_t)half, (size_t)half, s, NULL, dim, acc);
             keep_largest(V, 1, acc, visible + c, first, largest + c * LANES);
         }
     }
@@ -626,12 +690,12 @@ INLINE void score_pairs_dim(const uint8_t *data, const uint8_t *scales, int dim,
 }
 
 TARGET static void score_pairs(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
-                               const int32_t *visible, float *best, float *scratch)
+                               const int32_t *visible, const uint8_t *next, float *best, float *scratch)
 {
     if (dim == 128)
-        score_pairs_dim(data, scales, 128, query, columns, visible, best, scratch);
+        score_pairs_dim(data, scales, 128, query, columns, visible, next, best, scratch);
     else
-        score_pairs_dim(data, scales, dim, query, columns, visible, best, scratch);
+        score_pairs_dim(data, scales, dim, query, columns, visible, next, best, scratch);
 }
 
 TARGET static void score_keys(const float *keys, int dim, const float *query, int columns, const int32_t *visible,
@@ -651,11 +715,11 @@ TARGET static void score_keys(const float *keys, int dim, const float *query, in
         vec acc[4][16];
         int c = 0;
         for (; c + ROWS_C <= columns; c += ROWS_C) {
-            float_tile(V, ROWS_C, a, query + (size_t)c * (size_t)dim, dim, 1, UNIT, dim, acc);
+            float_tile(V, ROWS_C, a, query + (size_t)c * (size_t)dim, (size_t)dim, 1, UNIT, dim, acc);
             keep_largest(V, ROWS_C, acc, visible + c, first, largest + c * LANES);
         }
         for (; c < columns; c++) {
-            float_tile(V, 1, a, query + (size_t)c * (size_t)dim, dim, 1, UNIT, dim, acc);
+            float_tile(V, 1, a, query + (size_t)c * (size_t)dim, (size_t)dim, 1, UNIT, dim, acc);
             keep_largest(V, 1, acc, visible + c, first, largest + c * LANES);
         }
     }

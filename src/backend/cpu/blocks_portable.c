@@ -17,19 +17,17 @@
         for (int lane = 0; lane < WIDTH; lane++) (acc)[lane] = fmaf((a)[lane], (b)[lane], (acc)[lane]);                \
     } while (0)
 #define DOT_PAIRS(acc, a, b)                                                                                           \
-    do {                                                                                                               \
-        for (int lane = 0; lane < WIDTH; lane++)                                                                       \
-            (acc)[lane] += (int16_t)(a)[lane] * (int16_t)(b)[lane] + ((a)[lane] >> 16) * ((b)[lane] >> 16);            \
-    } while (0)
+    ((acc) += (SHIFT_LEFT(a, 16) >> 16) * (SHIFT_LEFT(b, 16) >> 16) + ((a) >> 16) * ((b) >> 16))
 #define EXPAND(line, s) expand_pairs((line), (s))
 
 #include "backend/cpu/lanes.h"
 
-/* Twice the E2M1 number of a code: the digits of a constant. */
-static inline int32_t twice_e2m1(uint32_t code)
+/* Twice the E2M1 number of a code: the digits of a constant. What lies behind the end of a sequence comes here too: no
+ * decision depends on it. */
+static inline uint32_t twice_e2m1(uint32_t code)
 {
-    int32_t magnitude = (int32_t)(0xC8643210u >> (code & 7) * 4 & 15);
-    return code & 8 ? -magnitude : magnitude;
+    uint32_t magnitude = 0xC8643210u >> (code & 7) * 4 & 15, sign = 0u - (code >> 3 & 1);
+    return (magnitude ^ sign) - sign;
 }
 
 static inline vec_int expand_pairs(vec_int line, int s)
@@ -37,7 +35,7 @@ static inline vec_int expand_pairs(vec_int line, int s)
     vec_int pairs;
     for (int lane = 0; lane < WIDTH; lane++) {
         uint32_t word = (uint32_t)line[lane] >> 4 * s;
-        pairs[lane] = (int32_t)((uint32_t)(twice_e2m1(word) & 0xFFFF) | (uint32_t)twice_e2m1(word >> 16) << 16);
+        pairs[lane] = (int32_t)((twice_e2m1(word) & 0xFFFF) | twice_e2m1(word >> 16) << 16);
     }
     return pairs;
 }

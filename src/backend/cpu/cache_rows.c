@@ -63,7 +63,7 @@ bool cpu_cache_pairs(const ops_cache *cache, cache_format format)
     return format == CACHE_NVFP4 && cache->backend->options.read == READBACK_EXACT;
 }
 
-void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *keys,
+void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int32_t next, int tokens, float *keys,
                       float *values, cpu_block *out)
 {
     const cache_layout *l = &cache->layout;
@@ -71,6 +71,7 @@ void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block
     const uint8_t *at = head_at(cache, layer, head, block);
     bool round = cache->backend->options.read == READBACK_E4M3;
     *out = (cpu_block){.dim = l->head_dim, .keys = keys, .values = values};
+    if (next >= 0) out->next = head_at(cache, layer, head, next), out->next_bytes = l->head_bytes;
     if (cpu_cache_pairs(cache, l->main)) {
         float *scales = keys + CACHE_BLOCK * l->head_dim / 2;
         blocks->decode_pairs(at, at + l->k_scales, tokens, l->head_dim, (int32_t *)keys, scales);
@@ -81,27 +82,15 @@ void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block
     blocks->decode(l->main, at + l->v_data, at + l->v_scales, true, round, tokens, l->head_dim, values);
 }
 
-void cpu_cache_prefetch(const ops_cache *cache, int layer, int head, int32_t block)
-{
-    const uint8_t *at = head_at(cache, layer, head, block);
-    for (size_t i = 0; i < cache->layout.head_bytes; i += LINE) __builtin_prefetch(at + i, 0, 2);
-}
-
-void cpu_cache_index_prefetch(const ops_cache *cache, int layer, int32_t block)
-{
-    const uint8_t *at = index_at(cache, layer, block);
-    size_t bytes = CACHE_BLOCK * cache_vector_bytes(cache->layout.index, cache->layout.index_dim);
-    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(at + i, 0, 2);
-}
-
-void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, const void *query, int columns,
+void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, int32_t next, const void *query, int columns,
                      const int32_t *visible, float *best, float *keys, float *scratch)
 {
     const cache_layout *l = &cache->layout;
     const cpu_blocks *blocks = cache->backend->blocks;
     const uint8_t *at = index_at(cache, layer, block);
     if (cpu_cache_pairs(cache, l->index)) {
-        blocks->score_pairs(at, at + l->index_scales, l->index_dim, query, columns, visible, best, scratch);
+        blocks->score_pairs(at, at + l->index_scales, l->index_dim, query, columns, visible,
+                            next >= 0 ? index_at(cache, layer, next) : NULL, best, scratch);
         return;
     }
     int tokens = 0;

@@ -195,16 +195,14 @@ void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const floa
                      const float *index_k);
 /* Whether keys of a format are multiplied as integers (see blocks.h). */
 bool cpu_cache_pairs(const ops_cache *cache, cache_format format);
-/* Tokens [0, tokens) of one KV head of a block; keys and values [ceil(head_dim/16)][128][16] take them. */
-void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *keys, float *values,
-                      cpu_block *out);
-/* score_pairs or score_keys of blocks.h, as the format asks, on one block of index keys; `keys` [ceil(index_dim/16)][128][16]
- * and `scratch` are theirs. */
-void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, const void *query, int columns,
+/* Tokens [0, tokens) of one KV head of a block; keys and values [ceil(head_dim/16)][128][16] take them. Block `next` (-1:
+ * none) is asked for as this one is attended to. */
+void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int32_t next, int tokens, float *keys,
+                      float *values, cpu_block *out);
+/* score_pairs or score_keys of blocks.h, as the format asks, on one block of index keys; block `next` (-1: none) is asked for.
+ * `keys` [ceil(index_dim/16)][128][16] and `scratch` are theirs. */
+void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, int32_t next, const void *query, int columns,
                      const int32_t *visible, float *best, float *keys, float *scratch);
-/* Asks for the bytes of a block that is read next. */
-void cpu_cache_prefetch(const ops_cache *cache, int layer, int head, int32_t block);
-void cpu_cache_index_prefetch(const ops_cache *cache, int layer, int32_t block);
 /* The cache block of logical block b of a sequence. */
 int32_t cpu_cache_block(const ops_step *step, int32_t sequence, int32_t b);
 

@@ -52,8 +52,8 @@ static void open_columns(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Block b of every row of a tile. */
-static void score_block(const score_work *work, const cpu_tile *tile, cpu_worker *w, int32_t b)
+/* Block b of every row of a tile; `more`: the next one follows. */
+static void score_block(const score_work *work, const cpu_tile *tile, cpu_worker *w, int32_t b, bool more)
 {
     ops_step *step = work->step;
     const ops_model *m = step->backend->model;
@@ -70,8 +70,9 @@ static void score_block(const score_work *work, const cpu_tile *tile, cpu_worker
     }
     const void *query = work->pairs ? (const void *)((const int32_t *)step->index_columns + first * dim / 2)
                                     : (const void *)(step->index_q + first * dim);
-    cpu_cache_score(step->cache, work->layer, cpu_cache_block(step, tile->sequence, b), query, columns, w->visible,
-                    w->best, w->keys, w->score);
+    cpu_cache_score(step->cache, work->layer, cpu_cache_block(step, tile->sequence, b),
+                    more ? cpu_cache_block(step, tile->sequence, b + 1) : -1, query, columns, w->visible, w->best,
+                    w->keys, w->score);
     for (int c = 0; c < columns; c++) {
         float s = work->pairs ? w->best[c] * step->index_unscale[first + (size_t)c] : w->best[c];
         scores[(size_t)c * (size_t)step->max_blocks] = isnan(s) ? -INFINITY : s;
@@ -89,11 +90,7 @@ static void score_items(void *arg, int64_t begin, int64_t end, int worker)
         int32_t last = b + SCORE_BLOCKS < work->last ? b + SCORE_BLOCKS : work->last;
         int32_t visible = step->rows.position[tile->first + tile->count - 1] / CACHE_BLOCK + 1;
         if (work->needed && (visible <= m->index_top || b >= visible)) continue;
-        for (; b < last; b++) {
-            if (b + 1 < last && b + 1 < visible)
-                cpu_cache_index_prefetch(step->cache, work->layer, cpu_cache_block(step, tile->sequence, b + 1));
-            score_block(work, tile, &step->worker[worker], b);
-        }
+        for (; b < last; b++) score_block(work, tile, &step->worker[worker], b, b + 1 < last && b + 1 < visible);
     }
 }
 
