@@ -52,13 +52,19 @@ static void fill_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-hy_status bench_read_open(uint64_t bytes, threads *pool, bench_read *out, hy_error *err)
+hy_status bench_read_check(uint64_t bytes, hy_error *err)
 {
     char want[32], free_bytes[32];
     uint64_t available = memory_available();
-    if (bytes > available / 10 * 9)
-        return error_set(err, HY_NO_FIT, "a read buffer of %s does not fit into %s of free memory",
-                         cli_format_bytes(bytes, want), cli_format_bytes(available, free_bytes));
+    if (bytes <= available / 10 * 9) return HY_OK;
+    return error_at(err, HY_NO_FIT, "--read-buffer", "a read buffer of %s does not fit into %s of free memory",
+                    cli_format_bytes(bytes, want), cli_format_bytes(available, free_bytes));
+}
+
+hy_status bench_read_open(uint64_t bytes, threads *pool, bench_read *out, hy_error *err)
+{
+    hy_status status = bench_read_check(bytes, err);
+    if (status != HY_OK) return status;
     bench_read r = {.bytes = ((size_t)bytes + PIECE - 1) / PIECE * PIECE};
     if (!r.bytes) r.bytes = PIECE;
     r.mapped = r.bytes + PIECE;

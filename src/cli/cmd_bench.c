@@ -11,6 +11,8 @@ static const struct {
     const char *name, *about;
     int (*run)(int argc, char **argv);
 } parts[] = {
+    {"memory", "bytes a second by number of threads, and what the cores multiply", bench_memory},
+    {"kernels", "every operation alone, on random weights: time, bound, error", bench_kernels},
     {"decode", "tokens a second by context and batch, beside the bytes that they must read", bench_decode},
     {"prefill", "the same for steps of many rows, beside the multiplications that they need", bench_prefill},
 };

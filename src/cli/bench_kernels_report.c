@@ -1,0 +1,187 @@
+#include "cli/bench_kernels_report.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "cli/bench_peak.h"
+#include "cli/cli.h"
+
+/* ---- Table --------------------------------------------------------------------------------------------------------
+ */
+
+void kernel_report_begin(kernel_report *r)
+{
+    char bytes[32], threads_now[16];
+    r->machine = bench_machine_read();
+    if (r->against.root) {
+        snprintf(threads_now, sizeof threads_now, "%d", r->threads);
+        bench_against_machine(&r->against, &r->machine);
+        bench_against_setting(&r->against, NULL, "threads", threads_now);
+        bench_against_setting(&r->against, NULL, "geometry", r->geometry);
+        bench_against_setting(&r->against, NULL, "backend", r->backend);
+    }
+    if (r->json) return;
+    bench_machine_print(&r->machine);
+    printf("kernels: sizes of %s, backend %s, %d thread%s, medians of %d run%s, read passes over %s\n", r->geometry,
+           r->backend, r->threads, r->threads == 1 ? "" : "s", r->runs, r->runs == 1 ? "" : "s",
+           cli_format_bytes(r->read_bytes, bytes));
+    printf("peaks: int8 %s; bf16 %s; fp32 %s; what is bf16 goes by the faster of the last two\n",
+           bench_peak_instruction(PEAK_INT8), bench_peak_instruction(PEAK_BF16), bench_peak_instruction(PEAK_FP32));
+    if (r->against.root) bench_against_print(&r->against);
+    printf("\n%-24s %5s %8s %10s %9s %9s %8s %9s  %-8s %8s %9s%s\n", "operation", "rows", "context", "ms", "MB", "GOP",
+           "GB/s", "GOP/s", "bound by", "of bound", "error", r->against.root ? "   speed x" : "");
+    fflush(stdout);
+}
+
+static const bench_earlier *earlier(const kernel_report *r, const kernel_row *row)
+{
+    const bench_earlier *e =
+        r->against.root ? bench_against_find(&r->against, row->name, row->context, row->rows) : NULL;
+    return e && e->rate > 0 ? e : NULL;
+}
+
+static void print_row(const kernel_report *r, const kernel_row *row)
+{
+    const bench_earlier *e = earlier(r, row);
+    printf("%-24s %5d", row->name, row->rows);
+    if (row->context)
+        printf(" %8lld", (long long)row->context);
+    else
+        printf(" %8s", "");
+    printf(" %10.4f %9.3f %9.3f", 1e3 * row->seconds, row->bytes / 1e6, row->operations / 1e9);
+    if (row->bound > 0)
+        printf(" %8.2f %9.1f  %-8s %6.1f %%", row->bytes / row->seconds / 1e9, row->operations / row->seconds / 1e9,
+               row->binds, 100 * row->fraction);
+    else
+        printf(" %8s %9s  %-8s %8s", "", "", "", "");
+    if (isnan(row->error))
+        printf(" %9s", "");
+    else
+        printf(" %9.1e", row->error);
+    if (e) printf(" %8.3f x", row->rows / row->seconds / e->rate);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* The peak that most of the operations' time goes by. */
+static const char *binding_peak(const bench_cost *cost, const bench_moment *moment)
+{
+    int which = 0;
+    double most = 0;
+    for (int i = 0; i < BENCH_PEAKS; i++) {
+        double seconds = cost->operations[i] / moment->peaks[i];
+        if (seconds > most) most = seconds, which = i;
+    }
+    if (which == PEAK_BF16 && moment->peaks[PEAK_FP32] > moment->peaks[PEAK_BF16]) which = PEAK_FP32;
+    return bench_peak_names[which];
+}
+
+void kernel_report_add(kernel_report *r, const char *name, const char *kind, int32_t rows, int64_t context,
+                       const bench_result *from, bench_op op, double error)
+{
+    const bench_op_result *o = &from->op[op];
+    if (r->count == KERNEL_ROWS || !o->calls) return;
+    kernel_row *row = &r->row[r->count++];
+    *row = (kernel_row){.rows = rows, .context = context, .error = error};
+    snprintf(row->name, sizeof row->name, "%s %s", name, kind);
+    row->seconds = o->seconds / o->calls, row->bound = o->bound / o->calls, row->fraction = o->fraction;
+    row->bytes = bench_cost_bytes(&o->cost) / o->calls;
+    for (int i = 0; i < BENCH_PEAKS; i++) row->operations += o->cost.operations[i] / o->calls;
+    row->binds = o->by_operations ? binding_peak(&o->cost, &from->moment) : "bytes";
+    if (from->moment.read > 0) r->moment = from->moment;
+    if (!r->json) print_row(r, row);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------------------
+ */
+
+static void member(json_writer *w, const char *key, double value)
+{
+    writer_key(w, key);
+    writer_number(w, value);
+}
+
+static void member_text(json_writer *w, const char *key, const char *value)
+{
+    writer_key(w, key);
+    writer_text(w, value);
+}
+
+static void write_row(const kernel_report *r, const kernel_row *row, json_writer *w)
+{
+    const bench_earlier *e = earlier(r, row);
+    writer_object(w);
+    member_text(w, "name", row->name);
+    writer_key(w, "context"), writer_integer(w, row->context);
+    writer_key(w, "batch"), writer_integer(w, row->rows);
+    member(w, "seconds", row->seconds);
+    member(w, "rows_per_second", row->rows / row->seconds);
+    member(w, "bytes", row->bytes);
+    member(w, "operations", row->operations);
+    if (row->bound > 0) {
+        member(w, "bytes_per_second", row->bytes / row->seconds);
+        member(w, "operations_per_second", row->operations / row->seconds);
+        member(w, "bound_seconds", row->bound);
+        member(w, "bound_fraction", row->fraction);
+        member_text(w, "bound", row->binds);
+    }
+    if (!isnan(row->error)) member(w, "error", row->error);
+    if (e) {
+        member(w, "rows_per_second_ratio", row->rows / row->seconds / e->rate);
+        if (e->fraction > 0) member(w, "bound_fraction_ratio", row->fraction / e->fraction);
+    }
+    writer_end(w);
+}
+
+static bool print_json(const kernel_report *r)
+{
+    buffer b = {0};
+    json_writer w = {.out = &b};
+    writer_object(&w);
+    member_text(&w, "bench", "kernels");
+    member_text(&w, "version", HY_VERSION);
+    writer_key(&w, "machine"), bench_machine_write(&r->machine, &w);
+    member_text(&w, "geometry", r->geometry);
+    member_text(&w, "backend", r->backend);
+    writer_key(&w, "threads"), writer_integer(&w, r->threads);
+    writer_key(&w, "runs"), writer_integer(&w, r->runs);
+    writer_key(&w, "read_buffer_bytes"), writer_unsigned(&w, r->read_bytes);
+    member(&w, "read_bytes_per_second", r->moment.read);
+    writer_key(&w, "peak_operations_per_second");
+    writer_object(&w);
+    for (int i = 0; i < BENCH_PEAKS; i++) member(&w, bench_peak_names[i], r->moment.peaks[i]);
+    writer_end(&w);
+    writer_key(&w, "peak_instructions");
+    writer_object(&w);
+    for (int i = 0; i < BENCH_PEAKS; i++) member_text(&w, bench_peak_names[i], bench_peak_instruction((bench_peak)i));
+    writer_end(&w);
+    if (r->against.root) writer_key(&w, "against"), bench_against_write(&r->against, &w);
+    writer_key(&w, "rows");
+    writer_array(&w);
+    for (int i = 0; i < r->count; i++) write_row(r, &r->row[i], &w);
+    writer_end(&w);
+    writer_end(&w);
+    bool ok = buffer_ok(&b);
+    if (ok) printf("%s\n", b.data);
+    buffer_free(&b);
+    return ok;
+}
+
+bool kernel_report_end(kernel_report *r)
+{
+    if (r->json) return print_json(r);
+    printf("\nread pass %.1f GB/s; peaks int8 %.0f, bf16 %.0f, fp32 %.0f GOP/s, at the end\n", r->moment.read / 1e9,
+           r->moment.peaks[PEAK_INT8] / 1e9, r->moment.peaks[PEAK_BF16] / 1e9, r->moment.peaks[PEAK_FP32] / 1e9);
+    for (int i = 0; i < r->count; i++) {
+        const kernel_row *row = &r->row[i];
+        if (row->context < 65536 || row->bound <= 0) continue;
+        printf("%s over %lld tokens: %.2f ns a token and core, %.2f ms a core\n", row->name, (long long)row->context,
+               1e9 * row->seconds * r->threads / (double)row->context, 1e3 * row->seconds * r->threads);
+    }
+    return true;
+}
+
+void kernel_report_free(kernel_report *r)
+{
+    bench_against_close(&r->against);
+}

@@ -1,0 +1,31 @@
+/*
+ * A network of random weights in memory, in the formats of the released model: MXFP8 projections, NVFP4 experts with a
+ * dividing global scale, a bf16 head, an fp32 router. For benches of operations that need no checkpoint.
+ */
+#ifndef HAYATE_CLI_BENCH_SYNTHETIC_H
+#define HAYATE_CLI_BENCH_SYNTHETIC_H
+
+#include "backend/ops.h"
+#include "checkpoint/config.h"
+
+typedef struct bench_synthetic {
+    ops_model model;
+    void **memory; /* [count] what the weights borrow */
+    size_t count, capacity;
+    uint64_t state; /* of the random numbers */
+    bool failed;    /* an allocation did; what follows it does nothing */
+} bench_synthetic;
+
+/* The dims of a config, without layers or weights. */
+ops_model bench_synthetic_shape(const config *c);
+
+/* Bytes that the weights of bench_synthetic_open take. */
+uint64_t bench_synthetic_bytes(const ops_model *shape, int dense_layers, int moe_layers);
+
+/* `dense_layers` layers with a dense feed-forward, then `moe_layers` with experts; all sparse if the shape has index heads.
+ * A shared width of 0 leaves the shared expert out. HY_NO_FIT without memory. */
+hy_status bench_synthetic_open(const ops_model *shape, int dense_layers, int moe_layers, bench_synthetic *out,
+                               hy_error *err);
+void bench_synthetic_close(bench_synthetic *s);
+
+#endif
