@@ -154,7 +154,7 @@ class Memory(unittest.TestCase):
 
 
 class Kernels(unittest.TestCase):
-    FLAGS = ("kernels", MODEL, "--rows", "1,3", "--context", "1500", "--index-context", "2K", *SMALL)
+    FLAGS = ("kernels", MODEL, "--rows", "1,3", "--context", "3000", "--index-context", "2K", *SMALL)
 
     def test_operations(self):
         out = json.loads(bench(*self.FLAGS, "--json")[0])
