@@ -387,9 +387,9 @@ static void attend_case(const attention_case *a, const cpu_blocks *blocks, bool 
 {
     static cpu_softmax states[ROWS_TESTED], lone;
     int dim = a->dim;
-    size_t row = (size_t)dim * LANES, padded = (size_t)(dim + 15) / 16 * 16 * 128;
+    size_t row = (size_t)dim * LANES;
     float *query = lines(ROWS_TESTED * row), *out = lines(ROWS_TESTED * row), *alone = lines(row);
-    float *scratch = lines(2 * 128 * 16), *keys = lines(padded), *values = lines(padded), *scales = lines(128 * 9);
+    float *scratch = lines(ATTEND_SCRATCH(dim, ROWS_TESTED));
     float factor[ROWS_TESTED][LANES], scale = 0.3f;
     twin_state *want = calloc(ROWS_TESTED * LANES, sizeof *want);
     bool seen[ROWS_TESTED] = {false};
@@ -403,14 +403,15 @@ static void attend_case(const attention_case *a, const cpu_blocks *blocks, bool 
         for (int n = 0; n < LANES; n++) factor[r][n] *= scale;
     }
     for (int b = 0; b < BLOCKS_TESTED; b++) {
-        cpu_block block = {.dim = dim, .keys = keys, .values = values};
-        if (a->integers) {
-            blocks->decode_pairs(a->keys[b].data, a->keys[b].scales, 128, dim, (int32_t *)keys, scales);
-            block.pairs = (const int32_t *)keys, block.scales = scales;
-        } else {
-            blocks->decode(a->keys[b].format, a->keys[b].data, a->keys[b].scales, false, a->round, 128, dim, keys);
-        }
-        blocks->decode(a->values[b].format, a->values[b].data, a->values[b].scales, true, a->round, 128, dim, values);
+        cpu_block block = {.dim = dim,
+                           .format = a->keys[b].format,
+                           .integers = a->integers,
+                           .round = a->round,
+                           .keys = a->keys[b].data,
+                           .key_scales = a->keys[b].scales,
+                           .values = a->values[b].data,
+                           .value_scales = a->values[b].scales};
+        if (b + 1 < BLOCKS_TESTED) block.next = a->keys[b + 1].data, block.next_bytes = 999;
         cpu_query_row rows[ROWS_TESTED];
         int n = 0;
         for (int r = 0; r < ROWS_TESTED; r++) {
@@ -449,7 +450,7 @@ static void attend_case(const attention_case *a, const cpu_blocks *blocks, bool 
         }
         free(to);
     }
-    float *scratches[] = {query, out, alone, scratch, keys, values, scales};
+    float *scratches[] = {query, out, alone, scratch};
     for (size_t i = 0; i < sizeof scratches / sizeof *scratches; i++) memory_free(scratches[i]);
     free(want);
 }

@@ -111,7 +111,7 @@ static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w
     size_t row_floats = (size_t)step->backend->model->head_dim * LANES;
     int64_t begin = (int64_t)b * CACHE_BLOCK;
     cpu_query_row rows[ROW_TILE];
-    int n = 0, most = 0;
+    int n = 0;
     for (int r = 0; r < item->count; r++) {
         if (item->blocks[r]) {
             if (item->left[r] == 0 || *item->blocks[r] != b) continue;
@@ -120,7 +120,6 @@ static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w
         int64_t visible = step->rows.position[item->first + r] + 1 - begin;
         if (visible <= 0) continue;
         int tokens = visible < CACHE_BLOCK ? (int)visible : CACHE_BLOCK;
-        if (tokens > most) most = tokens;
         rows[n++] =
             (cpu_query_row){w->query + (size_t)r * row_floats, w->factor + r * LANES, tokens, !seen[r], &w->state[r],
                             w->out + (size_t)r * row_floats};
@@ -128,10 +127,9 @@ static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w
     }
     if (n == 0) return;
     int32_t next = item->blocks[0] ? next_block(item) : b + 1 < item->count_blocks ? b + 1 : -1;
-    cpu_block block;
-    cpu_cache_decode(step->cache, work->layer, item->group, cpu_cache_block(step, item->sequence, b),
-                     next < 0 ? -1 : cpu_cache_block(step, item->sequence, next), most, w->keys, w->values, &block);
-    step->backend->blocks->attend(&block, rows, n, w->exponents);
+    cpu_block block = cpu_cache_head(step->cache, work->layer, item->group, cpu_cache_block(step, item->sequence, b),
+                                     next < 0 ? -1 : cpu_cache_block(step, item->sequence, next));
+    step->backend->blocks->attend(&block, rows, n, w->attend);
 }
 
 static void attend_items(void *arg, int64_t begin, int64_t end, int worker)
@@ -204,16 +202,15 @@ static void attend_parts(void *arg, int64_t begin, int64_t end, int worker)
             int32_t b = item.blocks[0] ? item.blocks[0][work->first + at] : work->first + at;
             int64_t part = which * work->blocks + at, visible = step->rows.position[item.first] + 1;
             visible -= (int64_t)b * CACHE_BLOCK;
-            cpu_block block;
             cpu_query_row row = {w->query,
                                  w->factor,
                                  visible < CACHE_BLOCK ? (int)visible : CACHE_BLOCK,
                                  true,
                                  &step->part_state[part],
                                  step->part_out + part * step->backend->model->head_dim * LANES};
-            cpu_cache_decode(step->cache, work->attend.layer, item.group, cpu_cache_block(step, item.sequence, b), -1,
-                             row.tokens, w->keys, w->values, &block);
-            step->backend->blocks->attend(&block, &row, 1, w->exponents);
+            cpu_block block = cpu_cache_head(step->cache, work->attend.layer, item.group,
+                                             cpu_cache_block(step, item.sequence, b), -1);
+            step->backend->blocks->attend(&block, &row, 1, w->attend);
         }
     }
 }

@@ -30,20 +30,20 @@ typedef struct cpu_softmax {
     float sum[LANES]; /* L */
 } cpu_softmax;
 
-/* The first `tokens` tokens of a block for one KV head, decoded. */
+/* One KV head of a block as it lies in the cache. */
 typedef struct cpu_block {
     int dim;
-    const int32_t *pairs; /* keys as integers: [tokens][dim/2] pairs of C; NULL: `keys` */
-    const float *scales;  /* [tokens][dim/16], with `pairs` */
-    const float *keys;    /* [ceil(dim/16)][128][16] */
-    const float *values;  /* the same */
-    const uint8_t *next;  /* bytes that are read after this block, NULL: none */
+    cache_format format;
+    bool integers; /* NVFP4 that is read exactly: queries are pairs */
+    bool round;    /* NVFP4: each product rounded to E4M3 */
+    const uint8_t *keys, *key_scales, *values, *value_scales;
+    const uint8_t *next; /* bytes that are read after this block, NULL: none */
     size_t next_bytes;
 } cpu_block;
 
 /* One query row of up to 16 heads of a KV head. */
 typedef struct cpu_query_row {
-    const void *query;   /* int32 [dim/2][16] pairs of I with pairs of keys, else float [dim][16] bf16 values */
+    const void *query;   /* int32 [dim/2][16] pairs of I with integers, else float [dim][16] bf16 values */
     const float *factor; /* [16] what turns sums into exponents of 2: scale log2(e), and 2^-s / 2 */
     int tokens;          /* that the row sees of the block, 1 .. 128 */
     bool first;          /* state and out become those of the block; otherwise it is folded into them */
@@ -58,7 +58,7 @@ typedef struct cpu_blocks {
      * One block of one or more query rows for 16 heads that share a KV head:
      *     s_t = factor * (q . k_t);  m_b = max s;  e_t = 2^(s_t - m_b), 0 below 2^-62
      *     l_b = sum e_t;  o_b = sum bf16(e_t) v_t, t ascending
-     * and the fold into the state. scratch [2][128][16].
+     * and the fold into the state. count is at most ATTEND_ROWS; scratch [ATTEND_SCRATCH(dim, count)].
      */
     void (*attend)(const cpu_block *block, const cpu_query_row *rows, int count, float *scratch);
     /* m = max(M, m_b);  L = L 2^(M-m) + l_b 2^(m_b-m);  O likewise;  M = m. */
@@ -85,7 +85,7 @@ typedef struct cpu_blocks {
     void (*score_keys)(const float *keys, int dim, const float *query, int columns, const int32_t *visible, float *best,
                        float *scratch);
 
-    /* `tokens` NVFP4 keys into the integers and scales of a cpu_block. */
+    /* `tokens` NVFP4 keys into integers, [tokens][dim/2] pairs of C, and scales [tokens][dim/16]. */
     void (*decode_pairs)(const uint8_t *data, const uint8_t *scales, int tokens, int dim, int32_t *pairs,
                          float *decoded_scales);
     /* `tokens` vectors to fp32, [ceil(dim/16)][128][16] with zeros beyond dim. NVFP4: scales linear or (values) in token
@@ -97,8 +97,11 @@ typedef struct cpu_blocks {
 } cpu_blocks;
 
 enum {
-    UNIT = 16, /* values that share a scale; columns of decoded vectors that lie together */
+    UNIT = 16,        /* values that share a scale; columns of decoded vectors that lie together */
+    ATTEND_ROWS = 16, /* rows of one call */
 };
+/* Floats of attention scratch: exponents of the rows, and what is decoded at a time. */
+#define ATTEND_SCRATCH(dim, rows) ((size_t)CACHE_BLOCK * LANES * (size_t)(rows) + 32 * (size_t)((dim) + 15) + 2048)
 /* Floats of score scratch: keys and scales of two times 16 tokens, maxima of the columns. */
 #define SCORE_SCRATCH(dim, columns) ((size_t)(2 * ((dim) + 15 + ((dim) + 15) / UNIT) + (columns)) * LANES)
 

@@ -31,6 +31,7 @@
 #define UNROLL(n) _Pragma(UNROLL_TEXT(GCC unroll n))
 #define UNROLL_TEXT(...) #__VA_ARGS__
 #define SPLAT_INT(x) ((x) - (vec_int){0})
+#define KEY_TOKENS 32 /* tokens whose keys are decoded at a time */
 #define SLAB (CACHE_BLOCK * UNIT) /* floats of 16 columns of all tokens of a decoded block */
 
 /* ---- Words in lanes --------------------------------------------------------------------------------------------- */
@@ -196,31 +197,35 @@ INLINE void decode_group(const uint8_t *data, float scale, bool round, float *ou
     }
 }
 
-INLINE void decode_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, bool round, int tokens, int dim,
-                         float *out)
+/* What is decoded: tokens [token, token + tokens) and groups [group, group + groups) of 16 columns. */
+typedef struct piece {
+    size_t token, tokens, group, groups;
+} piece;
+
+INLINE void decode_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads, bool round, size_t dim, piece p,
+                         size_t slab, float *out)
 {
-    size_t groups = (size_t)dim / UNIT, step = quads ? 4 : 1;
-    for (size_t t = 0; t < (size_t)tokens; t++, data += groups * UNIT / 2) {
-        const uint8_t *s = quads ? scales + t / 4 * 4 * groups + t % 4 : scales + t * groups;
+    size_t groups = dim / UNIT, step = quads ? 4 : 1;
+    for (size_t t = p.token; t < p.token + p.tokens; t++, out += UNIT) {
+        const uint8_t *s = scales + (quads ? t / 4 * 4 * groups + t % 4 : t * groups) + p.group * step;
+        const uint8_t *d = data + (t * groups + p.group) * (UNIT / 2);
         UNROLL(8)
-        for (size_t g = 0; g < groups; g++)
-            decode_group(data + g * UNIT / 2, e4m3_to_float(s[g * step]), round, out + g * SLAB + t * UNIT);
+        for (size_t g = 0; g < p.groups; g++)
+            decode_group(d + g * (UNIT / 2), e4m3_to_float(s[g * step]), round, out + g * slab);
     }
 }
 
 /* Vectors of bf16 or E4M3 elements, a missing rest of a group being zeros. */
-INLINE void decode_elements(bool half, const uint8_t *data, int tokens, int dim, float *out)
+INLINE void decode_elements(bool half, const uint8_t *data, size_t dim, piece p, size_t slab, float *out)
 {
-    int size = half ? 2 : 1;
-    for (int t = 0; t < tokens; t++)
-        for (int d = 0; d < dim; d += UNIT) {
-            uint8_t bytes[2 * UNIT];
+    size_t size = half ? 2 : 1;
+    for (size_t t = p.token; t < p.token + p.tokens; t++, out += UNIT)
+        for (size_t g = 0; g < p.groups; g++) {
+            uint8_t bytes[2 * UNIT] = {0};
             uint16_t halves[UNIT];
-            float *to = out + (size_t)(d / UNIT) * SLAB + t * UNIT;
-            size_t n = (size_t)(dim - d < UNIT ? dim - d : UNIT) * (size_t)size;
-            memset(bytes, 0, sizeof bytes);
-            memcpy(bytes, data, n);
-            data += n;
+            size_t d = (p.group + g) * UNIT, n = dim - d < UNIT ? dim - d : UNIT;
+            float *to = out + g * slab;
+            memcpy(bytes, data + (t * dim + d) * size, n * size);
             if (!half) {
                 scales_of(bytes, to);
                 continue;
@@ -233,17 +238,23 @@ INLINE void decode_elements(bool half, const uint8_t *data, int tokens, int dim,
         }
 }
 
+/* A piece to fp32, [groups][slab / 16][16]. */
+INLINE void decode_part(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round, int dim,
+                        piece p, size_t slab, float *out)
+{
+    if (format != CACHE_NVFP4)
+        decode_elements(format == CACHE_BF16, data, (size_t)dim, p, slab, out);
+    else if (round)
+        decode_nvfp4(data, scales, quads, true, (size_t)dim, p, slab, out);
+    else
+        decode_nvfp4(data, scales, quads, false, (size_t)dim, p, slab, out);
+}
+
 TARGET static void decode(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round,
                           int tokens, int dim, float *out)
 {
-    if (format != CACHE_NVFP4)
-        decode_elements(format == CACHE_BF16, data, tokens, dim, out);
-    else if (round)
-        decode_nvfp4(data, scales, quads, true, tokens, dim, out);
-    else if (quads && dim == 128)
-        decode_nvfp4(data, scales, true, false, tokens, 128, out);
-    else
-        decode_nvfp4(data, scales, quads, false, tokens, dim, out);
+    piece all = {0, (size_t)tokens, 0, ((size_t)dim + UNIT - 1) / UNIT};
+    decode_part(format, data, scales, quads, round, dim, all, SLAB, out);
 }
 
 /* A NaN is the largest magnitude, makes the scale NaN and compares false with everything: codes 0. */
@@ -377,49 +388,51 @@ INLINE void block_weights(float *s, int tokens, const vec *block_max, vec *block
     *block_sum = sum;
 }
 
-/* Exponents of tokens [t, t + C) of V / PARTS rows, into s, and their maxima. */
-INLINE void score_tokens(const int V, const int C, const cpu_block *b, const void *const *query, const vec *factor, int t,
+/* Keys of some tokens, decoded: pairs and scales, or floats [ceil(dim/16)][KEY_TOKENS][16]. */
+typedef struct some_keys {
+    const int32_t *pairs;
+    const float *scales, *keys;
+} some_keys;
+
+/* Exponents of keys [i, i + C) for V / PARTS rows, to s + c * 16 of the first row, and their maxima. */
+INLINE void score_tokens(const int V, const int C, const some_keys *k, const void *const *query, const vec *factor, size_t i,
                          int dim, float *s, vec *largest)
 {
     vec acc[4][16];
-    if (b->pairs) {
+    if (k->pairs) {
         const int32_t *a[4];
+        size_t half = (size_t)dim / 2;
         for (int v = 0; v < V; v++) a[v] = (const int32_t *)query[v / PARTS] + v % PARTS * WIDTH;
-        pair_tile(V, C, false, a, b->pairs + (size_t)t * (size_t)(dim / 2), (size_t)dim / 2, NULL, b->scales + t * (dim / UNIT),
-                  dim, acc);
+        pair_tile(V, C, false, a, k->pairs + i * half, half, NULL, k->scales + i * ((size_t)dim / UNIT), dim, acc);
     } else {
         const float *a[4];
         for (int v = 0; v < V; v++) a[v] = (const float *)query[v / PARTS] + v % PARTS * WIDTH;
-        float_tile(V, C, a, b->keys + t * UNIT, UNIT, 1, SLAB, dim, acc);
+        float_tile(V, C, a, k->keys + i * UNIT, UNIT, 1, KEY_TOKENS * UNIT, dim, acc);
     }
     for (int v = 0; v < V; v++)
         for (int c = 0; c < C; c++) {
             vec x = acc[v][c] * factor[v];
             largest[v] = MAXIMUM(x, largest[v]);
-            STORE(s + v / PARTS * SLAB + (t + c) * LANES + v % PARTS * WIDTH, x);
+            STORE(s + v / PARTS * SLAB + c * LANES + v % PARTS * WIDTH, x);
         }
 }
 
-/* Columns [d, d + D) of the outputs of V / PARTS rows; those beyond dim are zeros and not kept. */
-INLINE void value_columns(const int V, const int D, const cpu_block *b, const cpu_query_row *rows, const float *s,
-                          int tokens, int d, int dim, const vec *keep, const vec *add)
+/* Exponents of tokens [t, end) of R rows; `largest` [R][16]. */
+INLINE void score_rows(const int R, const int C, const some_keys *k, const cpu_query_row *rows, size_t t, size_t end,
+                       int dim, float *s, float *largest)
 {
-    vec acc[4][16];
-    const float *a[4];
-    for (int v = 0; v < V; v++) a[v] = s + v / PARTS * SLAB + v % PARTS * WIDTH;
-    float_tile(V, D, a, b->values + (size_t)(d / UNIT) * SLAB + d % UNIT, 1, UNIT, UNIT * UNIT, tokens, acc);
+    const int V = R * PARTS;
+    const void *query[2];
+    vec factor[4], m[4];
+    size_t i = 0, n = end - t;
+    for (int r = 0; r < R; r++) query[r] = rows[r].query;
     for (int v = 0; v < V; v++) {
-        float *at = rows[v / PARTS].out + d * LANES + v % PARTS * WIDTH;
-        if (!rows[v / PARTS].first)
-            for (int c = 0; c < D; c++) {
-                if (d + c >= dim) break;
-                vec o;
-                LOAD(o, at + c * LANES);
-                acc[v][c] = o * keep[v] + acc[v][c] * add[v];
-            }
-        for (int c = 0; c < D; c++)
-            if (d + c < dim) STORE(at + c * LANES, acc[v][c]);
+        LOAD(factor[v], rows[v / PARTS].factor + v % PARTS * WIDTH);
+        LOAD(m[v], largest + v * WIDTH);
     }
+    for (; i + (size_t)C <= n; i += (size_t)C) score_tokens(V, C, k, query, factor, i, dim, s + (t + i) * LANES, m);
+    for (; i < n; i++) score_tokens(V, 1, k, query, factor, i, dim, s + (t + i) * LANES, m);
+    for (int v = 0; v < V; v++) STORE(largest + v * WIDTH, m[v]);
 }
 
 /* The maximum and sum of a block, one vector of each, into a state, and what outputs are to be multiplied with. */
@@ -438,58 +451,120 @@ INLINE void fold_state(float *max, float *sum, const vec *block_max, const vec *
     STORE(sum, s);
 }
 
-/* R rows that see the same tokens. */
-INLINE void attend_rows(const int R, const int C, const int D, const cpu_block *b, const cpu_query_row *rows, int dim,
-                        const uint8_t *next, float *s)
+/* Exponents of a row become weights, its maximum and sum go into the state; keep and add [16] for the outputs. */
+INLINE void weigh_row(const cpu_query_row *row, float *s, const float *largest, float *keep, float *add)
 {
-    const int V = R * PARTS;
-    const void *query[2];
-    vec factor[4], largest[4], sum[4], keep[4] = {{0}}, add[4] = {{0}};
-    int tokens = rows[0].tokens, t = 0;
-    for (int r = 0; r < R; r++) query[r] = rows[r].query;
-    for (int v = 0; v < V; v++) {
-        LOAD(factor[v], rows[v / PARTS].factor + v % PARTS * WIDTH);
-        largest[v] = SPLAT(-INFINITY);
-    }
-    for (; t + C <= tokens; t += C) {
-        ask_for(next, b->next_bytes * (size_t)t / CACHE_BLOCK, b->next_bytes * (size_t)C / CACHE_BLOCK);
-        score_tokens(V, C, b, query, factor, t, dim, s, largest);
-    }
-    for (; t < tokens; t++) score_tokens(V, 1, b, query, factor, t, dim, s, largest);
-    for (int v = 0; v < V; v++) {
-        const cpu_query_row *row = &rows[v / PARTS];
-        float *max = row->state->max + v % PARTS * WIDTH, *total = row->state->sum + v % PARTS * WIDTH;
-        block_weights(s + v / PARTS * SLAB + v % PARTS * WIDTH, tokens, &largest[v], &sum[v]);
+    for (int p = 0; p < LANES; p += WIDTH) {
+        vec max, sum, k = {0}, a = {0};
+        LOAD(max, largest + p);
+        block_weights(s + p, row->tokens, &max, &sum);
         if (row->first) {
-            STORE(max, largest[v]);
-            STORE(total, sum[v]);
+            STORE(row->state->max + p, max);
+            STORE(row->state->sum + p, sum);
         } else {
-            fold_state(max, total, &largest[v], &sum[v], &keep[v], &add[v]);
+            fold_state(row->state->max + p, row->state->sum + p, &max, &sum, &k, &a);
         }
+        STORE(keep + p, k);
+        STORE(add + p, a);
     }
-    for (int d = 0; d < dim; d += D) value_columns(V, D, b, rows, s, tokens, d, dim, keep, add);
 }
 
+/* Columns [d, d + D) of the outputs of R rows from values [128][16] of their group; those beyond dim are not kept. */
+INLINE void value_columns(const int R, const int D, const float *values, const cpu_query_row *rows, const float *s, int d,
+                          int dim, const float *keep, const float *add)
+{
+    const int V = R * PARTS;
+    vec acc[4][16];
+    const float *a[4];
+    for (int v = 0; v < V; v++) a[v] = s + v / PARTS * SLAB + v % PARTS * WIDTH;
+    float_tile(V, D, a, values + d % UNIT, 1, UNIT, UNIT * UNIT, rows[0].tokens, acc);
+    for (int v = 0; v < V; v++) {
+        float *at = rows[v / PARTS].out + d * LANES + v % PARTS * WIDTH;
+        vec k, n;
+        LOAD(k, keep + v * WIDTH);
+        LOAD(n, add + v * WIDTH);
+        if (!rows[v / PARTS].first)
+            for (int c = 0; c < D; c++) {
+                if (d + c >= dim) break;
+                vec o;
+                LOAD(o, at + c * LANES);
+                acc[v][c] = o * k + acc[v][c] * n;
+            }
+        for (int c = 0; c < D; c++)
+            if (d + c < dim) STORE(at + c * LANES, acc[v][c]);
+    }
+}
+
+/* Rows that go together from row r on: those of a pair see the same tokens. */
+INLINE int together(const cpu_query_row *rows, int r, int count)
+{
+    return ROWS == 2 && r + 1 < count && rows[r].tokens == rows[r + 1].tokens ? 2 : 1;
+}
+
+/* Keys of tokens [t, t + n) into `room`. */
+INLINE some_keys decode_keys(const cpu_block *b, size_t t, size_t n, int dim, float *room)
+{
+    size_t groups = (size_t)dim / UNIT;
+    if (b->integers) {
+        float *scales = room + KEY_TOKENS * (dim / 2);
+        decode_pairs(b->keys + t * groups * (UNIT / 2), b->key_scales + t * groups, (int)n, dim, (int32_t *)room, scales);
+        return (some_keys){(const int32_t *)room, scales, NULL};
+    }
+    piece p = {t, n, 0, ((size_t)dim + UNIT - 1) / UNIT};
+    decode_part(b->format, b->keys, b->key_scales, false, b->round, dim, p, KEY_TOKENS * UNIT, room);
+    return (some_keys){NULL, NULL, room};
+}
+
+/*
+ * Keys are decoded some tokens at a time, values 16 columns at a time, so that what is decoded stays in the first-level
+ * cache whatever else does.
+ */
 INLINE void attend_dim(const cpu_block *b, const cpu_query_row *rows, int count, int dim, float *scratch)
 {
-    int r = 0;
-    while (r < count) {
-#if ROWS == 2
-        if (r + 1 < count && rows[r].tokens == rows[r + 1].tokens) {
-            attend_rows(2, ROWS_C, ROWS_D, b, rows + r, dim, r ? NULL : b->next, scratch);
-            r += 2;
-            continue;
+    float largest[ATTEND_ROWS][LANES], keep[ATTEND_ROWS][LANES], add[ATTEND_ROWS][LANES];
+    float *room = scratch + (size_t)count * SLAB;
+    size_t tokens = 0;
+    for (int r = 0; r < count; r++) {
+        if ((size_t)rows[r].tokens > tokens) tokens = (size_t)rows[r].tokens;
+        for (int n = 0; n < LANES; n++) largest[r][n] = -INFINITY;
+    }
+    for (size_t t = 0; t < tokens; t += KEY_TOKENS) {
+        size_t n = tokens - t < KEY_TOKENS ? tokens - t : KEY_TOKENS;
+        some_keys k = decode_keys(b, t, n, dim, room);
+        ask_for(b->next, b->next_bytes * t / (2 * CACHE_BLOCK), b->next_bytes * n / (2 * CACHE_BLOCK));
+        for (int r = 0, m; r < count; r += m) {
+            m = together(rows, r, count);
+            size_t end = (size_t)rows[r].tokens < t + n ? (size_t)rows[r].tokens : t + n;
+            float *s = scratch + (size_t)r * SLAB;
+            if (end <= t) continue;
+            if (m == 2)
+                score_rows(ROWS, ROWS_C, &k, rows + r, t, end, dim, s, largest[r]);
+            else
+                score_rows(1, SINGLE_C, &k, rows + r, t, end, dim, s, largest[r]);
         }
-#endif
-        attend_rows(1, SINGLE_C, SINGLE_D, b, rows + r, dim, r ? NULL : b->next, scratch);
-        r++;
+    }
+    for (int r = 0; r < count; r++) weigh_row(&rows[r], scratch + (size_t)r * SLAB, largest[r], keep[r], add[r]);
+    for (int g = 0; g < dim; g += UNIT) {
+        piece p = {0, tokens, (size_t)g / UNIT, 1};
+        decode_part(b->format, b->values, b->value_scales, true, b->round, dim, p, 0, room);
+        ask_for(b->next, b->next_bytes * (size_t)(dim + g) / (2 * (size_t)dim), b->next_bytes * UNIT / (2 * (size_t)dim));
+        for (int r = 0, m; r < count; r += m) {
+            m = together(rows, r, count);
+            const float *s = scratch + (size_t)r * SLAB;
+            if (m == 2)
+                for (int d = g; d < g + UNIT; d += ROWS_D)
+                    value_columns(ROWS, ROWS_D, room, rows + r, s, d, dim, keep[r], add[r]);
+            else
+                for (int d = g; d < g + UNIT; d += SINGLE_D)
+                    value_columns(1, SINGLE_D, room, rows + r, s, d, dim, keep[r], add[r]);
+        }
     }
 }
 
 /* The usual dim is a constant in its copy. */
 TARGET static void attend(const cpu_block *block, const cpu_query_row *rows, int count, float *scratch)
 {
-    if (block->dim == 128)
+    if (block->dim == 128 && block->integers)
         attend_dim(block, rows, count, 128, scratch);
     else
         attend_dim(block, rows, count, block->dim, scratch);

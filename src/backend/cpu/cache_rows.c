@@ -63,23 +63,20 @@ bool cpu_cache_pairs(const ops_cache *cache, cache_format format)
     return format == CACHE_NVFP4 && cache->backend->options.read == READBACK_EXACT;
 }
 
-void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int32_t next, int tokens, float *keys,
-                      float *values, cpu_block *out)
+cpu_block cpu_cache_head(const ops_cache *cache, int layer, int head, int32_t block, int32_t next)
 {
     const cache_layout *l = &cache->layout;
-    const cpu_blocks *blocks = cache->backend->blocks;
     const uint8_t *at = head_at(cache, layer, head, block);
-    bool round = cache->backend->options.read == READBACK_E4M3;
-    *out = (cpu_block){.dim = l->head_dim, .keys = keys, .values = values};
-    if (next >= 0) out->next = head_at(cache, layer, head, next), out->next_bytes = l->head_bytes;
-    if (cpu_cache_pairs(cache, l->main)) {
-        float *scales = keys + CACHE_BLOCK * l->head_dim / 2;
-        blocks->decode_pairs(at, at + l->k_scales, tokens, l->head_dim, (int32_t *)keys, scales);
-        out->pairs = (const int32_t *)keys, out->scales = scales;
-    } else {
-        blocks->decode(l->main, at, at + l->k_scales, false, round, tokens, l->head_dim, keys);
-    }
-    blocks->decode(l->main, at + l->v_data, at + l->v_scales, true, round, tokens, l->head_dim, values);
+    return (cpu_block){.dim = l->head_dim,
+                       .format = l->main,
+                       .integers = cpu_cache_pairs(cache, l->main),
+                       .round = cache->backend->options.read == READBACK_E4M3,
+                       .keys = at,
+                       .key_scales = at + l->k_scales,
+                       .values = at + l->v_data,
+                       .value_scales = at + l->v_scales,
+                       .next = next < 0 ? NULL : head_at(cache, layer, head, next),
+                       .next_bytes = l->head_bytes};
 }
 
 void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, int32_t next, const void *query, int columns,

@@ -29,7 +29,7 @@
 
 enum {
     AHEAD_ROWS = 16,  /* rows of a step whose next experts are guessed */
-    ROW_TILE = 16,    /* rows of one sequence that share decoded cache blocks */
+    ROW_TILE = ATTEND_ROWS,    /* rows of one sequence that share decoded cache blocks */
     INDEX_PARTS = 16, /* candidate lists that index_merge takes */
     ATTEND_OPEN = 2,  /* heads of rows a worker whose blocks are spread over the workers; see attend.c */
     STAGE_ARGUMENT = 192, /* bytes that a loop of a schedule may have as its argument */
@@ -72,11 +72,11 @@ typedef struct cpu_tile {
 /* Scratch of one worker. */
 typedef struct cpu_worker {
     cpu_scratch product;
-    float *keys, *values; /* [ceil(dim/16)][128][16] of a KV head, keys also of index keys */
+    float *keys;          /* [ceil(index_dim/16)][128][16]: index keys */
     float *query;         /* [ROW_TILE][head_dim][16]: queries of 16 heads in lanes */
     float *factor;        /* [ROW_TILE][16] of the queries */
     float *out;           /* [ROW_TILE][head_dim][16] */
-    float *exponents;     /* [2][128][16] */
+    float *attend;        /* ATTEND_SCRATCH of a tile */
     float *score;         /* SCORE_SCRATCH of a tile's columns */
     int32_t *visible;     /* [ROW_TILE * index_heads] tokens of a block */
     float *best;          /* [ROW_TILE * index_heads] maxima of a block */
@@ -195,10 +195,8 @@ void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const floa
                      const float *index_k);
 /* Whether keys of a format are multiplied as integers (see blocks.h). */
 bool cpu_cache_pairs(const ops_cache *cache, cache_format format);
-/* Tokens [0, tokens) of one KV head of a block; keys and values [ceil(head_dim/16)][128][16] take them. Block `next` (-1:
- * none) is asked for as this one is attended to. */
-void cpu_cache_decode(const ops_cache *cache, int layer, int head, int32_t block, int32_t next, int tokens, float *keys,
-                      float *values, cpu_block *out);
+/* One KV head of a block; block `next` (-1: none) is asked for as this one is attended to. */
+cpu_block cpu_cache_head(const ops_cache *cache, int layer, int head, int32_t block, int32_t next);
 /* score_pairs or score_keys of blocks.h, as the format asks, on one block of index keys; block `next` (-1: none) is asked for.
  * `keys` [ceil(index_dim/16)][128][16] and `scratch` are theirs. */
 void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, int32_t next, const void *query, int columns,

@@ -153,18 +153,17 @@ static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
 static hy_status open_worker(const ops_step *step, cpu_worker *w, uint64_t *bytes, hy_error *err)
 {
     const ops_model *m = step->backend->model;
-    size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim, widest = dim > index_dim ? dim : index_dim;
+    size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim;
     size_t columns = ROW_TILE * (size_t)m->index_heads;
     const host_array arrays[] = {
         {&w->product.expanded, SCRATCH_EXPANDED, 1, sizeof(float)},
         {&w->product.pairs, SCRATCH_PAIRS, 1, sizeof(uint32_t)},
         {&w->product.sums, SCRATCH_SUMS, 1, sizeof(float)},
-        {&w->keys, CACHE_BLOCK, (widest + UNIT - 1) / UNIT * UNIT, sizeof(float)},
-        {&w->values, CACHE_BLOCK, (dim + UNIT - 1) / UNIT * UNIT, sizeof(float)},
+        {&w->keys, CACHE_BLOCK, (index_dim + UNIT - 1) / UNIT * UNIT, sizeof(float)},
         {&w->query, ROW_TILE * LANES, dim, sizeof(float)},
         {&w->factor, ROW_TILE, LANES, sizeof(float)},
         {&w->out, ROW_TILE * LANES, dim, sizeof(float)},
-        {&w->exponents, 2 * CACHE_BLOCK, LANES, sizeof(float)},
+        {&w->attend, ATTEND_SCRATCH(dim, ROW_TILE), 1, sizeof(float)},
         {&w->score, SCORE_SCRATCH(index_dim, columns), 1, sizeof(float)},
         {&w->visible, columns, 1, sizeof(int32_t)},
         {&w->best, columns, 1, sizeof(float)},
@@ -182,9 +181,9 @@ static void step_close(ops_step *s)
     cpu_drop(s);
     for (int i = 0; i < s->workers && s->worker; i++) {
         cpu_worker *w = &s->worker[i];
-        void *scratch[] = {w->product.expanded, w->product.pairs, w->product.sums, w->keys,  w->values,  w->query,
-                           w->factor,           w->out,           w->exponents,    w->score, w->visible, w->best,
-                           w->sample,           w->embedding};
+        void *scratch[] = {
+            w->product.expanded, w->product.pairs, w->product.sums, w->keys, w->query,  w->factor,   w->out,
+            w->attend,           w->score,         w->visible,      w->best, w->sample, w->embedding};
         for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
     }
     void *arrays[] = {s->tiles,
