@@ -196,6 +196,55 @@ static void batch_chunks_and_threads(void **state)
     }
 }
 
+/* One row over many blocks, which go over the workers in rounds where there are more workers than heads, and a few rows. */
+static void long_rows(void **state)
+{
+    (void)state;
+    static const cache_format formats[] = {CACHE_NVFP4, CACHE_FP8};
+    random_state = 11;
+    random_model m;
+    random_model_make(&m, &quantised_kind);
+    size_t q = (size_t)(m.ops.heads * m.ops.head_dim);
+    for (int f = 0; f < 2; f++)
+        for (int count = 1; count <= 5; count += 4) {
+            float *query = random_floats((size_t)count * q, 1, true), *first[2] = {NULL, NULL};
+            for (int workers = 1; workers <= 7; workers++) {
+                bench b;
+                bench_open(&b, &ops_cpu, &m, formats[f], CACHE_NVFP4, (ops_options){0}, workers);
+                uint8_t *row = malloc(b.layout.row_bytes);
+                random_state = 12;
+                for (int i = 0; i < CACHE_BLOCKS; i++) {
+                    for (size_t j = 0; j < b.layout.row_bytes; j++) row[j] = random_bits() & 0xBF; /* never NaN */
+                    b.ops->cache_write(b.cache, i, 0, b.layout.row_bytes, row);
+                }
+                free(row);
+                step_rows rows;
+                rows_open(&rows);
+                rows_add(&rows, 0, 4000, count, m.ops.vocab);
+                int32_t blocks[5 * 64];
+                int top = m.ops.index_top, per_row = m.ops.index_heads * top;
+                for (int i = 0; i < count * per_row; i++) blocks[i] = i % top == top - 1 ? 31 : i % top * 7 + i / top % 3;
+                b.ops->begin(b.step, b.cache, &rows.ops);
+                b.ops->tensor_write(b.step, OPS_Q, 0, count, query);
+                b.ops->tensor_write(b.step, OPS_BLOCKS, 0, count, blocks);
+                for (int layer = 0; layer < 2; layer++) { /* dense, sparse */
+                    b.ops->attend(b.step, layer);
+                    float *out = bench_read(&b, OPS_ATTENTION, count, q);
+                    for (size_t i = 0; i < (size_t)count * q; i++) assert_true(isfinite(out[i]));
+                    if (!first[layer]) {
+                        first[layer] = out;
+                        continue;
+                    }
+                    assert_memory_equal(first[layer], out, (size_t)count * q * sizeof *out);
+                    free(out);
+                }
+                bench_close(&b);
+            }
+            free(first[0]), free(first[1]), free(query);
+        }
+    random_model_free(&m);
+}
+
 static void row_by_row(void **state)
 {
     (void)state;
@@ -319,6 +368,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(poisoned_row),
         cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(batch_chunks_and_threads),
+        cmocka_unit_test(long_rows),
         cmocka_unit_test(row_by_row),
         cmocka_unit_test(instruction_sets_plain),
         cmocka_unit_test(instruction_sets_quantised),
