@@ -19,6 +19,8 @@ static bool fast_bf16(void)
     unsigned family = (a >> 8 & 15) + (a >> 20 & 255), model = (a >> 4 & 15) | (a >> 12 & 0xF0);
     return family > 0x19 || (family == 0x19 && model >= 0x10);
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 int cpu_products_all(const cpu_products *all[4])
@@ -36,6 +38,12 @@ int cpu_products_all(const cpu_products *all[4])
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && half_conversion())
         all[n++] = &cpu_products_avx2;
+#elif defined(__aarch64__)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) {
+        if (getauxval(AT_HWCAP2) & HWCAP2_BF16) all[n++] = &cpu_products_neon_bf16;
+        all[n++] = &cpu_products_neon_dot;
+    }
+    all[n++] = &cpu_products_neon;
 #endif
     all[n++] = &cpu_products_portable;
     return n;

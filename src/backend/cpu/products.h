@@ -50,7 +50,7 @@ typedef void (*cpu_few)(const float *const *x, int rows, const uint8_t *group, i
 typedef void (*cpu_many)(const float *const *x, int64_t begin, int rows, const float *w, int k, float *sums);
 
 typedef struct cpu_products {
-    const char *name; /* "avx512bf16", "avx512", "avx2", "portable" */
+    const char *name; /* "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable" */
     cpu_expand expand_bf16, expand_mxfp8, expand_nvfp4;
     cpu_few few_bf16, few_mxfp8, few_nvfp4; /* NULL: expand and multiply for few rows too */
     /* As few_nvfp4 for one row and two groups; NULL: one after the other. */
@@ -81,6 +81,8 @@ typedef struct cpu_products {
 /* One source, products_body.h, compiled per instruction set; products_avx512.c has the loops that need more. */
 #if defined(__x86_64__)
 extern const cpu_products cpu_products_avx512_bf16, cpu_products_avx512, cpu_products_avx2;
+#elif defined(__aarch64__)
+extern const cpu_products cpu_products_neon_bf16, cpu_products_neon_dot, cpu_products_neon;
 #endif
 extern const cpu_products cpu_products_portable;
 

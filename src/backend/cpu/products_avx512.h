@@ -38,6 +38,7 @@ enum { AHEAD = 3072, AHEAD_MXFP8 = 6144 };
 
 #define EXPAND
 #define FEW
+#define ONE
 #define BLOCK4
 
 TARGET INLINE void ask(const uint8_t *line, int ahead)

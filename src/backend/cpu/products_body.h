@@ -9,7 +9,7 @@
  *     FMA(a, b, c)     a * b + c of vectors, fused or not
  *
  * and, where it has better ones, functions of its own, each announced by its name in capitals: E4M3_PAIR, E2M1_VALUES,
- * EXPAND, FEW (a prefix), PAIRS, BLOCK4.
+ * EXPAND, FEW (a prefix), ONE (likewise), PAIRS, BLOCK4.
  */
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/products.h"
@@ -330,6 +330,8 @@ const cpu_products PRODUCTS = {
     .few_bf16 = few_bf16,
     .few_mxfp8 = few_mxfp8,
     .few_nvfp4 = few_nvfp4,
+#endif
+#ifdef ONE
     .one_nvfp4 = one_nvfp4,
 #endif
     .multiply = multiply,
