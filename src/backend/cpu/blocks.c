@@ -9,6 +9,8 @@ int cpu_blocks_all(const cpu_blocks *all[4])
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         all[n++] = &cpu_blocks_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all[n++] = &cpu_blocks_avx2;
+#elif defined(__aarch64__)
+    all[n++] = &cpu_blocks_neon;
 #endif
     all[n++] = &cpu_blocks_portable;
     return n;

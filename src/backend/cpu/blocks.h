@@ -52,7 +52,7 @@ typedef struct cpu_query_row {
 } cpu_query_row;
 
 typedef struct cpu_blocks {
-    const char *name; /* "avx512", "avx2", "portable" */
+    const char *name; /* "avx512", "avx2", "neon", "portable" */
 
     /*
      * One block of one or more query rows for 16 heads that share a KV head:
@@ -108,6 +108,8 @@ enum {
 /* One source, blocks_body.h, compiled per instruction set. */
 #if defined(__x86_64__)
 extern const cpu_blocks cpu_blocks_avx512, cpu_blocks_avx2;
+#elif defined(__aarch64__)
+extern const cpu_blocks cpu_blocks_neon;
 #endif
 extern const cpu_blocks cpu_blocks_portable;
 
