@@ -23,8 +23,9 @@
 typedef struct attend_work {
     ops_step *step;
     int layer;
-    int head_tiles;    /* ceil(query heads of a KV head / 16) */
-    int rows_per_item; /* a divisor of ROW_TILE */
+    int head_tiles;     /* ceil(query heads of a KV head / 16) */
+    int rows_per_item;  /* a divisor of ROW_TILE */
+    int items_per_tile; /* of the longest tile and one KV head's 16 heads */
 } attend_work;
 
 /* Rows [first, first + count) of one sequence, one KV head and up to 16 of its query heads. */
@@ -138,7 +139,7 @@ static void attend_items(void *arg, int64_t begin, int64_t end, int worker)
     ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     cpu_worker *w = &step->worker[worker];
-    int64_t per_tile = ROW_TILE / work->rows_per_item, per_rows = m->kv_heads * work->head_tiles;
+    int64_t per_tile = work->items_per_tile, per_rows = m->kv_heads * work->head_tiles;
     for (int64_t i = begin; i < end; i++) {
         const cpu_tile *tile = &step->tiles[i / per_rows / per_tile];
         int32_t first = (int32_t)(i / per_rows % per_tile) * work->rows_per_item, left = tile->count - first;
@@ -272,16 +273,19 @@ void cpu_attend(ops_step *step, int layer)
         if (step->rows.sequence[t] < 0)
             memset(step->attention + (int64_t)t * m->heads * m->head_dim, 0,
                    (size_t)(m->heads * m->head_dim) * sizeof(float));
-    attend_work work = {step, layer, (m->heads / m->kv_heads + LANES - 1) / LANES, ROW_TILE};
+    attend_work work = {step, layer, (m->heads / m->kv_heads + LANES - 1) / LANES, ROW_TILE, 1};
     int64_t heads = m->kv_heads * work.head_tiles, items, all = step->rows.count * heads;
     for (;; work.rows_per_item /= 2) {
         items = 0;
-        for (int32_t i = 0; i < step->tile_count; i++)
-            items += (step->tiles[i].count + work.rows_per_item - 1) / work.rows_per_item * heads;
+        for (int32_t i = 0; i < step->tile_count; i++) {
+            int of_tile = (step->tiles[i].count + work.rows_per_item - 1) / work.rows_per_item;
+            if (of_tile > work.items_per_tile) work.items_per_tile = of_tile;
+            items += of_tile * heads;
+        }
         if (items >= 4 * step->workers || work.rows_per_item == 1) break;
     }
     if (all <= step->open_parts && items % step->workers != 0)
         attend_split(&work, all);
     else
-        cpu_stage(step, step->tile_count * (ROW_TILE / work.rows_per_item) * heads, attend_items, &work, sizeof work);
+        cpu_stage(step, step->tile_count * work.items_per_tile * heads, attend_items, &work, sizeof work);
 }

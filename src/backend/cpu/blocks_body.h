@@ -16,9 +16,13 @@
  *
  * A tile keeps V vectors of A (query heads, or tokens of an index block, in lanes) against C broadcasts of B (tokens, or
  * columns of queries) in registers. Integer tile, for each group of 16 elements: 8 V C DOT_PAIRS, V C conversions and V C
- * fused additions. With 16 lanes and two such operations a cycle: 16 columns of index scores take 40 cycles a token, keys
- * of 16 heads 40 cycles a token; a value of 16 heads takes half a cycle, so a block of 128 x 128 for 16 heads takes
- * 5,120 + 8,192 cycles and about 1,500 for the exponentials.
+ * fused additions. With 16 lanes and two such operations a cycle: 16 columns of index scores take 40 cycles a token, and
+ * 8 more for its way into lanes (72 bytes); a block of 128 tokens x 128 for 16 heads takes 5,120 cycles of keys, 8,192 of
+ * values, about 1,600 of exponentials and 1,500 for decoding (18,432 bytes).
+ *
+ * Measured on one core of a Xeon of the Emerald Rapids kind at 2.8 GHz, AVX-512, beside a loop that only multiplies and
+ * counting keys and values alone: scores of 64 columns 86 % of it, 16 columns 64 to 70 %, 4 columns 10 to 13 ns a token, of
+ * which 4 are products; attention 79 % with 16 rows that share a block (6.0 us a row), 60 % with a single row (7.9 us).
  */
 #include "backend/cpu/blocks.h"
 #include "backend/cpu/lanes.h"
