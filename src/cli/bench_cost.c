@@ -106,6 +106,12 @@ void bench_cost_add(const bench_shape *s, bench_op op, int layer, const bench_wo
     }
 }
 
+void bench_cost_sum(bench_cost *to, const bench_cost *from)
+{
+    for (int i = 0; i < BENCH_KINDS; i++) to->bytes[i] += from->bytes[i];
+    for (int i = 0; i < BENCH_PEAKS; i++) to->operations[i] += from->operations[i];
+}
+
 double bench_cost_bytes(const bench_cost *cost)
 {
     double sum = 0;

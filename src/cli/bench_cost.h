@@ -67,6 +67,8 @@ typedef struct bench_shape {
 /* Adds the cost of one operation on one layer (ignored for embed and head) to `out`. */
 void bench_cost_add(const bench_shape *shape, bench_op op, int layer, const bench_work *work, bench_cost *out);
 
+/* to += from */
+void bench_cost_sum(bench_cost *to, const bench_cost *from);
 double bench_cost_bytes(const bench_cost *cost);
 /* Seconds that the bytes take at `read` bytes per second; that the operations take at the peaks (per second each). */
 double bench_cost_read_seconds(const bench_cost *cost, double read);

@@ -1,6 +1,7 @@
 #include "cli/bench_read.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,12 +24,13 @@ uint64_t bench_read_cache_bytes(void)
     uint64_t largest = 0;
     for (int i = 0; i < 8; i++) {
         char path[96];
-        unsigned long long kilobytes = 0;
+        char text[32] = "";
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
         FILE *f = fopen(path, "r");
         if (!f) break;
-        if (fscanf(f, "%lluK", &kilobytes) == 1 && kilobytes * 1024 > largest) largest = kilobytes * 1024;
+        uint64_t kilobytes = fgets(text, sizeof text, f) ? strtoull(text, NULL, 10) : 0; /* "266240K" */
         fclose(f);
+        if (kilobytes * 1024 > largest) largest = kilobytes * 1024;
     }
     return largest;
 }

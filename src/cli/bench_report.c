@@ -9,57 +9,64 @@
 /* ---- Kinds of weights ---------------------------------------------------------------------------------------------
  */
 
-static void add_op(bench_kind_rate *rate, const bench_op_result *op, double *bound)
+static double operations_of(const bench_cost *cost)
 {
-    rate->bytes += bench_cost_bytes(&op->cost);
-    for (int i = 0; i < BENCH_PEAKS; i++) rate->operations += op->cost.operations[i];
-    rate->seconds += op->seconds;
-    *bound += op->bound;
+    double sum = 0;
+    for (int i = 0; i < BENCH_PEAKS; i++) sum += cost->operations[i];
+    return sum;
+}
+
+static bench_kind_rate rate_of(const bench_cost *cost, double seconds, const bench_moment *moment)
+{
+    bench_kind_rate rate = {.bytes = bench_cost_bytes(cost), .operations = operations_of(cost), .seconds = seconds};
+    if (seconds <= 0) return rate;
+    rate.read_fraction = bench_cost_read_seconds(cost, moment->read) / seconds;
+    rate.peak_fraction = bench_cost_peak_seconds(cost, moment->peaks) / seconds;
+    rate.fraction = rate.read_fraction > rate.peak_fraction ? rate.read_fraction : rate.peak_fraction;
+    return rate;
 }
 
 bench_kind_rate bench_rate_linear(const bench_result *r)
 {
     static const bench_op ops[] = {BENCH_ATTEND_IN, BENCH_ATTEND_OUT, BENCH_FEED_DENSE};
-    bench_kind_rate rate = {0};
-    double bound = 0;
-    for (int i = 0; i < 3; i++) add_op(&rate, &r->op[ops[i]], &bound);
-    if (rate.seconds > 0) rate.fraction = bound / rate.seconds;
-    return rate;
+    bench_cost cost = {0};
+    double seconds = 0;
+    for (int i = 0; i < 3; i++) {
+        bench_cost_sum(&cost, &r->op[ops[i]].cost);
+        seconds += r->op[ops[i]].seconds;
+    }
+    return rate_of(&cost, seconds, &r->moment);
 }
 
-bench_kind_rate bench_rate_experts(const bench_shape *shape, const bench_result *r)
+/* The shared experts' part of what the experts cost. */
+static bench_cost shared_cost(const ops_model *m, const bench_result *r)
 {
-    const bench_op_result *op = &r->op[BENCH_EXPERTS];
-    bench_kind_rate rate = {0};
-    if (!op->calls) return rate;
-    bench_cost shared = {.bytes = {[BYTES_LINEAR] = op->cost.bytes[BYTES_LINEAR]}}, routed = op->cost;
-    for (int l = 0; l < shape->model->layers; l++) {
-        const ops_layer *layer = &shape->model->layer[l];
+    bench_cost shared = {.bytes = {[BYTES_LINEAR] = r->op[BENCH_EXPERTS].cost.bytes[BYTES_LINEAR]}};
+    for (int l = 0; l < m->layers; l++) {
+        const ops_layer *layer = &m->layer[l];
         const weight *w[] = {&layer->shared_gate, &layer->shared_up, &layer->shared_down};
         for (int i = 0; i < 3 && layer->moe; i++)
             shared.operations[w[i]->format == WEIGHT_F32 ? PEAK_FP32 : PEAK_BF16] +=
                 2.0 * (double)w[i]->rows * (double)w[i]->cols * r->rows;
     }
+    return shared;
+}
+
+bench_kind_rate bench_rate_experts(const bench_shape *shape, const bench_result *r)
+{
+    const bench_op_result *op = &r->op[BENCH_EXPERTS];
+    if (!op->calls) return (bench_kind_rate){0};
+    bench_cost shared = shared_cost(shape->model, r), routed = op->cost;
     routed.bytes[BYTES_LINEAR] = 0;
-    for (int i = 0; i < BENCH_PEAKS; i++) {
-        routed.operations[i] -= shared.operations[i];
-        rate.operations += routed.operations[i];
-    }
-    double linear = bench_rate_linear(r).fraction;
-    double beside = bench_cost_bytes(&shared) > 0 ? bench_cost_bound(&shared, r->moment.read, r->moment.peaks) : 0;
-    rate.bytes = bench_cost_bytes(&routed);
-    rate.seconds = op->seconds - (linear > 0 ? beside / linear : beside);
-    if (rate.seconds > 0) rate.fraction = bench_cost_bound(&routed, r->moment.read, r->moment.peaks) / rate.seconds;
-    return rate;
+    for (int i = 0; i < BENCH_PEAKS; i++) routed.operations[i] -= shared.operations[i];
+    double linear = bench_rate_linear(r).fraction, beside = bench_cost_bound(&shared, r->moment.read, r->moment.peaks);
+    return rate_of(&routed, op->seconds - (linear > 0 ? beside / linear : beside), &r->moment);
 }
 
 bench_kind_rate bench_rate_head(const bench_result *r)
 {
-    bench_kind_rate rate = {0};
-    double bound = 0;
-    add_op(&rate, &r->op[BENCH_HEAD], &bound);
-    rate.fraction = r->op[BENCH_HEAD].fraction;
-    return rate;
+    const bench_op_result *op = &r->op[BENCH_HEAD];
+    return op->calls ? rate_of(&op->cost, op->seconds, &r->moment) : (bench_kind_rate){0};
 }
 
 bool bench_by_bytes(const char *bench)
@@ -75,13 +82,6 @@ static double row_bound(const bench_heading *h, const bench_result *r)
 static double row_fraction(const bench_heading *h, const bench_result *r)
 {
     return bench_by_bytes(h->bench) ? r->read_fraction : r->fraction;
-}
-
-static double operations_of(const bench_cost *cost)
-{
-    double sum = 0;
-    for (int i = 0; i < BENCH_PEAKS; i++) sum += cost->operations[i];
-    return sum;
 }
 
 /* ---- Tables -------------------------------------------------------------------------------------------------------
@@ -104,7 +104,9 @@ void bench_print_heading(const bench_heading *h, const bench_against *against)
 
 static void print_kind(const char *name, bench_kind_rate rate)
 {
-    if (rate.fraction > 0) printf("; %s %.0f %%", name, 100 * rate.fraction);
+    if (rate.fraction > 0)
+        printf("    %s: %.0f %% of bound (bytes %.0f %%, arithmetic %.0f %%)\n", name, 100 * rate.fraction,
+               100 * rate.read_fraction, 100 * rate.peak_fraction);
 }
 
 static void print_operations(const bench_result *r)
@@ -129,11 +131,11 @@ void bench_print_row(const bench_heading *h, const bench_shape *shape, const ben
     printf("    read pass %.1f GB/s; peaks int8 %.0f, bf16 %.0f, fp32 %.0f GOP/s; %.1f MB and %.1f GOP a step\n",
            r->moment.read / 1e9, r->moment.peaks[PEAK_INT8] / 1e9, r->moment.peaks[PEAK_BF16] / 1e9,
            r->moment.peaks[PEAK_FP32] / 1e9, bench_cost_bytes(&r->cost) / 1e6, operations_of(&r->cost) / 1e9);
-    printf("    of bound by kind: linears %.0f %%", 100 * bench_rate_linear(r).fraction);
-    print_kind("routed experts (less the shared one)", bench_rate_experts(shape, r));
+    print_kind("linears", bench_rate_linear(r));
+    print_kind("routed experts, less the shared one", bench_rate_experts(shape, r));
     print_kind("head", bench_rate_head(r));
-    if (!decode && r->op[BENCH_INDEX].calls) printf("; %.2f tokens/s without index_select", r->rows / r->without_index);
-    printf("\n");
+    if (!decode && r->op[BENCH_INDEX].calls)
+        printf("    %.2f tokens/s without index_select\n", r->rows / r->without_index);
     const bench_earlier *e = against ? bench_against_find(against, "", r->context, r->rows) : NULL;
     if (e && e->rate > 0 && e->fraction > 0)
         printf("    against: %.3f times the tokens/s (%.2f), %.3f times the share of bound (%.1f %%)\n",
@@ -197,6 +199,8 @@ static void write_rate(json_writer *w, const char *name, bench_kind_rate rate)
     member(w, "bytes", rate.bytes);
     member(w, "operations", rate.operations);
     member(w, "bound_fraction", rate.fraction);
+    member(w, "read_fraction", rate.read_fraction);
+    member(w, "peak_fraction", rate.peak_fraction);
     writer_end(w);
 }
 

@@ -16,9 +16,11 @@ typedef struct bench_heading {
     uint64_t read_bytes; /* of the read buffer */
 } bench_heading;
 
-/* Rates of one kind of weights over the timed operations that read it. */
+/* One kind of weights over the timed operations that read it. */
 typedef struct bench_kind_rate {
-    double bytes, operations, seconds, fraction; /* fraction 0: nothing of the kind in this step */
+    double bytes, operations, seconds;
+    double read_fraction, peak_fraction; /* of `seconds`: what the bytes take at the read pass, the operations at the peaks */
+    double fraction;                     /* the larger of the two; 0: nothing of the kind in this step */
 } bench_kind_rate;
 
 /* Linear: attend_in, attend_out and feed_dense. */

@@ -1,5 +1,6 @@
 #include "cli/bench_step.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ static int by_value(const void *a, const void *b)
 
 double bench_median(double *values, int n)
 {
+    assert(values && n > 0);
     qsort(values, (size_t)n, sizeof *values, by_value);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
@@ -157,12 +159,6 @@ static hy_status run_whole(measuring *m, hy_error *err)
 
 /* ---- Medians ---------------------------------------------------------------------------------------------------- */
 
-static void add_cost(bench_cost *to, const bench_cost *from)
-{
-    for (int i = 0; i < BENCH_KINDS; i++) to->bytes[i] += from->bytes[i];
-    for (int i = 0; i < BENCH_PEAKS; i++) to->operations[i] += from->operations[i];
-}
-
 /* Over runs: MEDIAN(out, expression of the run *t). */
 #define MEDIAN(out, expression)                                                                                        \
     do {                                                                                                               \
@@ -213,7 +209,7 @@ static void medians(const run_times *whole, const run_times *by_op, int runs, do
     for (int i = 0; i < BENCH_PEAKS; i++) MEDIAN(out->moment.peaks[i], t->moment.peaks[i]);
     for (int i = 0; i < BENCH_OPS; i++) {
         op_medians(by_op, runs, values, (bench_op)i, &out->op[i]);
-        add_cost(&out->cost, &out->op[i].cost);
+        bench_cost_sum(&out->cost, &out->op[i].cost);
     }
     out->without_index = out->seconds - out->op[BENCH_INDEX].seconds;
 }
@@ -258,6 +254,7 @@ static hy_status all_runs(measuring *m, bench_rows *rows, shape_of_rows shape, i
         if (is_whole) memcpy(m->now->cost, by_op[run].cost, sizeof m->now->cost);
         if (status == HY_OK && !progress_add(&p, 1)) status = error_set(err, HY_CANCELLED, "the bench was stopped");
     }
+    m->now = NULL;
     if (status == HY_OK) progress_end(&p);
     return status;
 }
