@@ -237,6 +237,13 @@ static int command(const char *bench, const char *about, const char *batches, in
         {"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback, CLI_STRING},
         {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
          CLI_STRING},
+        {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
+         CLI_STRING},
+        {"weights", "KIND", "load (default), or stream: experts are read from the files as they are needed",
+         &m->weights, CLI_STRING},
+        {"memory", "SIZE",
+         "most memory of the whole process with --weights stream (default: nine tenths of what is free)", &m->memory,
+         CLI_SIZE},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},
     };
