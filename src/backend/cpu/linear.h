@@ -34,13 +34,13 @@ typedef struct cpu_linear {
     bool divides;  /* ... divided by it */
 } cpu_linear;
 
-/* Everything of a packed weight but its memory. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the format
- * cannot hold, named by `what`. */
+/* Everything of a packed weight but its memory. WEIGHT_NONE gives an empty struct. HY_UNSUPPORTED: columns that the
+ * format cannot hold, named by `what`. */
 hy_status cpu_linear_shape(const weight *w, const char *what, cpu_linear *linear, hy_error *err);
 size_t cpu_linear_bytes(const cpu_linear *linear); /* that `data` must have */
-/* Packs rows [first, first + part->rows) of a weight, which `part` holds alone; first is a multiple of PACK_ROWS, and so is
- * their number but at the end of the weight. False: a code or a scale is NaN, a scale of NVFP4 negative or one of MXFP8
- * above 2^119. */
+/* Packs rows [first, first + part->rows) of a weight, which `part` holds alone; first is a multiple of PACK_ROWS, and so
+ * is their number but at the end of the weight. False: a code or a scale is NaN, a scale of NVFP4 negative or one of
+ * MXFP8 above 2^119. */
 bool cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *linear);
 /* Shape, memory and all rows, on the pool. Pages of the maps `files` are let go as they have been packed. HY_BAD_MODEL:
  * weights that are no numbers. */

@@ -1,9 +1,9 @@
 /*
- * Loops of projections that AVX-512 does better than the generic source. Included by products_avx512*.c.
+ * Loops of projections that AVX-512 does better than the generic source. Included by products_avx512.c.
  *
  * With few rows a product is one walk over a group: a line is read once, expanded in registers and used for all rows
- * whose sums stay in registers too. Lines are asked for thousands of bytes before they are read: expanding one takes so many
- * instructions that the processor by itself has too few reads under way.
+ * whose sums stay in registers too. Lines are asked for thousands of bytes before they are read: expanding one takes
+ * so many instructions that the processor by itself has too few reads under way.
  *
  *     nvfp4 x bf16   per 16 weights: shift, permute (a table of the 16 codes), multiply by the block's scale, and one
  *                    multiply-add a row
@@ -125,9 +125,9 @@ TARGET INLINE void block_mxfp8(const int R, const bool scaled, const float *cons
 }
 
 /*
- * Scales are powers of two, so a block can be added to sums divided by its scale, which are multiplied back after it: the
- * same bits without a multiplication for each weight, as long as neither leaves the range of fp32. That holds for sums
- * between 2^-90 and 2^70 and scales between 2^-60 and 2^20; blocks with other scales are multiplied.
+ * Scales are powers of two, so a block can be added to sums divided by its scale, which are multiplied back after it:
+ * the same bits without a multiplication for each weight, as long as neither leaves the range of fp32. That holds for
+ * sums between 2^-90 and 2^70 and scales between 2^-60 and 2^20; blocks with other scales are multiplied.
  */
 TARGET INLINE void walk_mxfp8(const int R, const float *const *x, const uint8_t *group, int64_t begin, int64_t end,
                               __m512 sum[8][2], float *out)
