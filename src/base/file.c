@@ -61,6 +61,12 @@ void file_map_drop(const void *part, size_t bytes)
     madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
+void file_map_random(const file_map *map, bool random)
+{
+    if (map->size)
+        posix_madvise((void *)(uintptr_t)map->data, map->size, random ? POSIX_MADV_RANDOM : POSIX_MADV_NORMAL);
+}
+
 hy_status file_read(const char *path, size_t limit, char **data, size_t *size, hy_error *err)
 {
     int fd = -1;

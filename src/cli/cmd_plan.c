@@ -167,6 +167,9 @@ static void assumptions(plan_command *p)
              in->drafter->window);
     else
         note(p, "no drafter");
+    if (in->stream)
+        note(p, "--weights stream: one sequence is planned for; the embedding is read row by row, a vision tower not "
+                "at all");
     if (in->model->mtp_modules)
         note(p, "the weights of the model's MTP module are not counted: no drafter of that kind is run");
 }
@@ -226,9 +229,14 @@ static int print_json(const plan_command *p)
         {"weight_bytes", r->weight_bytes},
         {"cache_bytes", r->cache_bytes},
         {"sequences", r->sequences},
+        {"expert_bytes", r->expert_bytes},
+        {"experts", r->experts},
+        {"expert_slots", r->expert_slots},
+        {"token_expert_bytes", r->token_expert_bytes},
     };
+    size_t count = sizeof numbers / sizeof numbers[0] - (p->in.stream ? 0 : 4);
     writer_object(&w);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    for (size_t i = 0; i < count; i++) {
         writer_key(&w, numbers[i].key);
         writer_unsigned(&w, numbers[i].value);
     }
@@ -265,6 +273,21 @@ static void print_weights(const plan_command *p)
     if (in->drafter) line("of these the drafter", "one copy", r->drafter_bytes);
     if (in->parallel != PLAN_SINGLE) line("on the fullest GPU", "", r->rank_weight_bytes);
     line("all", "", r->weight_bytes);
+    if (!in->stream) return;
+    line("routed experts", "read as needed", r->streamed_bytes);
+    line("stay in memory", "", r->rank_weight_bytes);
+}
+
+static void print_experts(const plan_command *p)
+{
+    const plan_result *r = &p->out;
+    char a[32], b[32];
+    double share = r->experts ? (double)r->expert_slots / (double)r->experts : 0;
+    line("cache of experts", "what remains", r->expert_slots * r->expert_bytes);
+    printf("\nstreamed experts: the cache holds %s of %s, %.1f %%\n", cli_format_count(r->expert_slots, a),
+           cli_format_count(r->experts, b), 100 * share);
+    line("experts of one token", "", r->token_expert_bytes);
+    line("of these read", "if used evenly", (uint64_t)((1 - share) * (double)r->token_expert_bytes));
 }
 
 static void print_cache(const plan_command *p)
@@ -279,7 +302,8 @@ static void print_cache(const plan_command *p)
     line("usable", "", r->usable_bytes);
     line("weights", "", r->rank_weight_bytes);
     line("workspace", "", r->workspace_bytes);
-    line("cache", "what remains", r->rank_cache_bytes);
+    line("cache", in->stream ? "of one sequence" : "what remains", r->rank_cache_bytes);
+    if (in->stream) print_experts(p);
 }
 
 static void print_sequences(const plan_command *p)
@@ -308,7 +332,7 @@ static void print_table(const plan_command *p, const char *name)
            cli_format_bytes(p->in.memory, memory), layouts[p->in.parallel], many);
     print_weights(p);
     print_cache(p);
-    print_sequences(p);
+    if (!p->in.stream) print_sequences(p);
     printf("\nassumptions\n");
     for (int i = 0; i < p->note_count; i++) printf("  - %s\n", p->notes[i]);
 }
@@ -333,7 +357,7 @@ static hy_status no_fit(const plan_command *p, hy_error *err)
  */
 
 typedef struct flags {
-    const char *parallel, *scheme, *main, *index, *draft;
+    const char *parallel, *scheme, *main, *index, *draft, *weights;
     int gpus, drafter; /* INT_MIN and -1: not given */
     uint64_t gpu_memory, memory;
     bool json;
@@ -351,6 +375,11 @@ static int resolve(plan_command *p, const flags *f)
     if (code >= 0) return code;
     if (f->memory && (f->gpus > 0 || f->gpu_memory))
         return cli_usage_error("plan", "--memory is for a machine without GPUs: leave out --gpus and --gpu-memory");
+    if (f->weights && strcmp(f->weights, "load") && strcmp(f->weights, "stream"))
+        return cli_usage_error("plan", "--weights is load or stream, not '%.40s'", f->weights);
+    in->stream = f->weights && !strcmp(f->weights, "stream");
+    if (in->stream && (f->gpus > 0 || f->gpu_memory))
+        return cli_usage_error("plan", "--weights stream is for a machine without GPUs");
     if (f->gpus != INT_MIN && f->gpus < 1) return cli_usage_error("plan", "--gpus must be at least 1, not %d", f->gpus);
     if ((f->gpu_memory && f->gpu_memory < 1 << 20) || (f->memory && f->memory < 1 << 20))
         return cli_usage_error("plan", "%llu bytes hold no model; sizes are written as 288GB or 80GiB",
@@ -361,7 +390,8 @@ static int resolve(plan_command *p, const flags *f)
         return cli_usage_error("plan", "--parallel %s needs --gpus and --gpu-memory", f->parallel);
     in->memory = f->gpu_memory ? f->gpu_memory : f->memory ? f->memory : memory_available();
     p->here = !f->gpu_memory && !f->memory;
-    if (p->g.drafter && f->drafter != 0) in->drafter = &p->drafter;
+    if (in->stream) in->extra_bytes = 0;
+    if (p->g.drafter && f->drafter != 0 && !in->stream) in->drafter = &p->drafter;
     if (f->drafter == 1 && !p->g.drafter)
         return cli_usage_error("plan", "--drafter: this model comes without one (scheme %s)",
                                layout_scheme_name(in->scheme));
@@ -417,6 +447,8 @@ int cmd_plan(int argc, char **argv)
         {"gpus", "N", "number of GPUs", &f.gpus, CLI_INT},
         {"gpu-memory", "SIZE", "memory of one GPU, such as 288GB or 80GiB", &f.gpu_memory, CLI_SIZE},
         {"memory", "SIZE", "memory of a machine without GPUs (default: what this one has free)", &f.memory, CLI_SIZE},
+        {"weights", "KIND", "load (default), or stream: experts are read as they are needed, --memory is the limit",
+         &f.weights, CLI_STRING},
         {"parallel", "LAYOUT", "single, tpN or depN (default: tp over the GPUs)", &f.parallel, CLI_STRING},
         {"gpu-memory-utilization", "F", "fraction of the memory that may be used (default 0.92)", &p->in.utilisation,
          CLI_DOUBLE},

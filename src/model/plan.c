@@ -17,6 +17,7 @@ typedef struct split {
     const plan_input *in;
     bool drafter;
     uint64_t replicated, divided, expert, kv, drafter_bytes, parameters;
+    uint64_t routed, unread; /* routed experts; what streaming never loads */
 } split;
 
 static share tp_share(const layout_entry *e)
@@ -63,6 +64,10 @@ static bool add(void *user, const layout_entry *e)
 {
     split *s = user;
     uint64_t bytes = layout_entry_bytes(e);
+    if (e->role == ROLE_EXPERT_GATE || e->role == ROLE_EXPERT_UP || e->role == ROLE_EXPERT_DOWN)
+        s->routed += bytes;
+    else if (e->role == ROLE_EMBED || e->role == ROLE_COUNT)
+        s->unread += bytes;
     switch (share_of(s, e)) {
     case SHARE_REPLICATED: s->replicated += bytes; break;
     case SHARE_DIVIDED: s->divided += bytes; break;
@@ -100,6 +105,31 @@ static void weights(const plan_input *in, plan_result *out)
     out->weight_bytes =
         ranks * s.replicated + s.divided + s.expert + (in->parallel == PLAN_TP ? s.kv * ranks / kv_ranks : s.kv);
     out->parameters = layout_count(c, in->scheme).parameters;
+    if (!in->stream) return;
+    uint64_t layers = 0;
+    for (int i = 0; i < c->layers; i++) layers += c->moe[i] != 0;
+    out->experts = layers * experts;
+    out->streamed_bytes = s.routed;
+    out->expert_bytes = out->experts ? s.routed / out->experts : 0;
+    out->token_expert_bytes = layers * (uint64_t)c->experts_per_token * out->expert_bytes;
+    uint64_t kept = s.replicated > s.routed + s.unread ? s.replicated - s.routed - s.unread : 0;
+    out->rank_weight_bytes = kept;
+}
+
+/* One sequence, and the rest for experts. */
+static void share_out(uint64_t least, plan_result *out)
+{
+    uint64_t fixed = out->rank_weight_bytes + out->workspace_bytes + least, all = fixed + out->sequence_bytes;
+    uint64_t room = out->usable_bytes > fixed ? out->usable_bytes - fixed : 0;
+    out->longest = room / (CACHE_BLOCK * out->token_bytes_per_rank) * CACHE_BLOCK;
+    if (out->usable_bytes < all) {
+        out->missing_bytes = all - out->usable_bytes;
+        return;
+    }
+    out->sequences = out->sequences_per_group = 1;
+    out->rank_cache_bytes = out->cache_bytes = out->sequence_bytes;
+    out->expert_slots = (out->usable_bytes - all + least) / (out->expert_bytes ? out->expert_bytes : 1);
+    if (out->expert_slots > out->experts) out->expert_slots = out->experts;
 }
 
 /* ---- Cache ------------------------------------------------------------------------------------------------------- */
@@ -149,6 +179,8 @@ static hy_status check(const plan_input *in, hy_error *err)
     if (in->parallel == PLAN_SINGLE && in->ranks != 1)
         return error_set(err, HY_USAGE, "single means one rank, not %d: use tp%d or dep%d", in->ranks, in->ranks,
                          in->ranks);
+    if (in->stream && in->parallel != PLAN_SINGLE)
+        return error_set(err, HY_USAGE, "streamed weights are planned for one machine, not for %d GPUs", in->ranks);
     if (!(in->utilisation > 0 && in->utilisation <= 1))
         return error_set(err, HY_USAGE, "the utilisation is a fraction over 0 and up to 1, not %g", in->utilisation);
     if (in->parallel == PLAN_DEP && in->ranks > c->experts)
@@ -177,6 +209,10 @@ hy_status plan_compute(const plan_input *in, plan_result *out, hy_error *err)
     uint64_t groups = in->parallel == PLAN_DEP ? (uint64_t)in->ranks : 1;
     out->usable_bytes = (uint64_t)((double)in->memory * in->utilisation + 0.5);
     out->workspace_bytes = in->workspace ? in->workspace : plan_workspace(in);
+    if (in->stream) {
+        share_out(2 * (uint64_t)in->model->experts_per_token * out->expert_bytes, out);
+        return HY_OK;
+    }
     uint64_t fixed = out->rank_weight_bytes + out->workspace_bytes;
     if (out->usable_bytes > fixed) out->rank_cache_bytes = out->usable_bytes - fixed;
     out->cache_bytes = out->rank_cache_bytes * (uint64_t)in->ranks;

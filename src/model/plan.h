@@ -15,6 +15,10 @@
  *           number; norms, routers, index projections and the vision tower are there N times. Keys and values are
  * divided by KV heads, index keys are there N times. Every sequence lives on all ranks.
  *
+ * With streamed weights (one rank) routed experts stay in the files, as do the embedding, of which rows are read, and what the
+ * CPU does not run (vision tower, drafter). One sequence is planned for; what remains is the cache of experts, which must
+ * hold those of two layers of one token.
+ *
  * No constant here is fitted to a measured number.
  */
 #ifndef HAYATE_MODEL_PLAN_H
@@ -35,6 +39,7 @@ typedef struct plan_input {
     int64_t extra_bytes; /* tensors of a real checkpoint beyond (or, negative, short of) the layout; replicated */
     plan_parallel parallel;
     int ranks;
+    bool stream;            /* routed experts are read as they are needed; PLAN_SINGLE */
     uint64_t memory;        /* bytes of one rank's device */
     double utilisation;     /* (0, 1] of it that may be used */
     uint64_t max_model_len; /* tokens of a sequence; 0: the config's */
@@ -54,6 +59,10 @@ typedef struct plan_result {
     uint64_t rank_weight_bytes; /* on the fullest rank */
     uint64_t weight_bytes;      /* over all ranks */
     uint64_t parameters;        /* logical, drafter not counted */
+    /* streamed experts; 0 without */
+    uint64_t streamed_bytes, expert_bytes; /* of all routed experts, of one */
+    uint64_t experts, expert_slots;        /* of all layers; that the cache holds */
+    uint64_t token_expert_bytes;           /* of the experts that one token is routed to */
     /* memory */
     uint64_t usable_bytes;     /* per rank */
     uint64_t workspace_bytes;  /* per rank */

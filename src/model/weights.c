@@ -64,6 +64,15 @@ static void take_attention(collector *c, int i, ops_layer *l)
     if (c->status == HY_OK) c->status = checkpoint_kv_scales(c->files, i, &l->k_scale, &l->v_scale, c->err);
 }
 
+static void expect_random(const checkpoint *files, bool random)
+{
+    for (size_t i = 0; i < checkpoint_shard_count(files, false); i++) {
+        weight_file f = checkpoint_shard_file(files, i, false);
+        file_map map = {f.data, f.bytes};
+        file_map_random(&map, random);
+    }
+}
+
 static void take_feed(collector *c, int i, ops_layer *l)
 {
     const config *cfg = checkpoint_config(c->files);
@@ -75,11 +84,14 @@ static void take_feed(collector *c, int i, ops_layer *l)
     }
     take(c, ROLE_ROUTER, i, 0, &l->router);
     take(c, ROLE_ROUTER_BIAS, i, 0, &l->router_bias);
+    /* Of streamed experts a few scalars are read, far apart: reading ahead would read them whole. */
+    if (c->stream) expect_random(c->files, true);
     for (int e = 0; e < cfg->experts; e++) {
         take(c, ROLE_EXPERT_GATE, i, e, &l->expert_gate[e]);
         take(c, ROLE_EXPERT_UP, i, e, &l->expert_up[e]);
         take(c, ROLE_EXPERT_DOWN, i, e, &l->expert_down[e]);
     }
+    if (c->stream) expect_random(c->files, false);
     if (!cfg->shared_expert) return;
     take(c, ROLE_SHARED_GATE, i, 0, &l->shared_gate);
     take(c, ROLE_SHARED_UP, i, 0, &l->shared_up);

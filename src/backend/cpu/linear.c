@@ -55,6 +55,22 @@ static void put_line(uint8_t *line, const lanes16 *from, size_t at)
     memcpy(line, word, LINE);
 }
 
+/* Eight lines: 32 bytes of every row. */
+static void put_lines8(uint8_t *line, const lanes16 *from, size_t at)
+{
+    uint32_t word[LANES][8], column[8][LANES];
+    bool whole = at + sizeof word[0] <= from->bytes;
+    for (int n = 0; n < LANES && whole; n++) whole = from->row[n] != NULL;
+    if (!whole) {
+        for (size_t j = 0; j < 8; j++) put_line(line + j * LINE, from, at + 4 * j);
+        return;
+    }
+    for (int n = 0; n < LANES; n++) memcpy(word[n], from->row[n] + at, sizeof word[n]);
+    for (int j = 0; j < 8; j++)
+        for (int n = 0; n < LANES; n++) column[j][n] = word[n][j];
+    memcpy(line, column, sizeof column);
+}
+
 /* E4M3 codes: two bytes of all rows, then the next two. False: one of them is NaN. */
 static bool put_pairs(uint8_t *line, const lanes16 *from, size_t at)
 {
@@ -81,6 +97,12 @@ static bool put_scales(uint8_t *line, const lanes16 *from, size_t at, weight_for
 {
     bool good = true;
     put_line(line, from, at);
+    uint8_t least = 0xFF, most = 0;
+    for (int i = 0; i < LINE; i++) least = line[i] < least ? line[i] : least, most = line[i] > most ? line[i] : most;
+    if (format == WEIGHT_NVFP4 && least >= 8 && most < 0x7F) { /* nearly always */
+        for (int i = 0; i < LINE; i++) line[i] = (uint8_t)(line[i] + 24);
+        return true;
+    }
     for (int i = 0; i < LINE; i++) {
         if (format == WEIGHT_NVFP4) {
             if (line[i] == 0x80) line[i] = 0;
@@ -117,11 +139,9 @@ static bool pack_panel(const weight *w, const lanes16 *data, const lanes16 *scal
         break;
     default:
         for (size_t unit = 0; unit * codes * 4 < data->bytes; unit++, panel += 2 * unit_lines * LINE) {
-            for (size_t j = 0; j < codes; j++)
-                if (w->format == WEIGHT_MXFP8)
-                    good &= put_pairs(panel + j * LINE, data, (unit * codes + j) * 4);
-                else
-                    put_line(panel + j * LINE, data, (unit * codes + j) * 4);
+            if (w->format == WEIGHT_NVFP4) put_lines8(panel, data, unit * codes * 4);
+            for (size_t j = 0; j < codes && w->format == WEIGHT_MXFP8; j++)
+                good &= put_pairs(panel + j * LINE, data, (unit * codes + j) * 4);
             good &= put_scales(panel + codes * LINE, scales, unit * 4, w->format);
         }
         break;
