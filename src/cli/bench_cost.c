@@ -8,7 +8,7 @@ const char *const bench_op_names[BENCH_OPS] = {
 const char *const bench_kind_names[BENCH_KINDS] = {
     "experts", "linear", "head", "router", "cache", "index_cache", "other",
 };
-const char *const bench_peak_names[BENCH_PEAKS] = {"int8", "bf16", "fp32"};
+const char *const bench_peak_names[BENCH_PEAKS] = {"int8", "int16", "bf16", "fp32"};
 
 /* ---- Costs ---------------------------------------------------------------------------------------------------- */
 
@@ -52,11 +52,17 @@ static void add_attend_in(const bench_shape *s, const ops_layer *l, const bench_
     out->bytes[BYTES_INDEX_CACHE] += (double)work->rows * (double)cache_vector_bytes(s->index, m->index_dim);
 }
 
+/* Of q.k with keys of a format. */
+static bench_peak key_peak(const bench_shape *s, cache_format format)
+{
+    return format == CACHE_NVFP4 && s->read == READBACK_EXACT ? PEAK_INT16 : PEAK_BF16;
+}
+
 static void add_index(const bench_shape *s, const bench_work *work, bench_cost *out)
 {
     const ops_model *m = s->model;
     out->bytes[BYTES_INDEX_CACHE] += (double)work->index_tokens * (double)cache_vector_bytes(s->index, m->index_dim);
-    out->operations[PEAK_BF16] += 2.0 * (double)work->scored * m->index_heads * m->index_dim;
+    out->operations[key_peak(s, s->index)] += 2.0 * (double)work->scored * m->index_heads * m->index_dim;
 }
 
 static void add_attend(const bench_shape *s, const bench_work *work, bench_cost *out)
@@ -64,7 +70,9 @@ static void add_attend(const bench_shape *s, const bench_work *work, bench_cost 
     const ops_model *m = s->model;
     double queries = (double)m->heads / m->kv_heads; /* that share a KV head */
     out->bytes[BYTES_CACHE] += 2.0 * (double)work->cache_tokens * (double)cache_vector_bytes(s->main, m->head_dim);
-    out->operations[PEAK_BF16] += 2.0 * 2.0 * (double)work->attended * queries * m->head_dim;
+    double each = 2.0 * (double)work->attended * queries * m->head_dim; /* of q.k and of p.v */
+    out->operations[key_peak(s, s->main)] += each;
+    out->operations[PEAK_BF16] += each;
 }
 
 static void add_experts(const bench_shape *s, const ops_layer *l, const bench_work *work, bench_cost *out)
@@ -124,11 +132,20 @@ double bench_cost_read_seconds(const bench_cost *cost, double read)
     return bench_cost_bytes(cost) / read;
 }
 
+bench_peak bench_cost_peak(bench_peak which, const double peaks[BENCH_PEAKS])
+{
+    bench_peak best = which;
+    for (int i = which + 1; i < BENCH_PEAKS && which != PEAK_INT8; i++)
+        if (peaks[i] > peaks[best]) best = (bench_peak)i;
+    return best;
+}
+
 double bench_cost_peak_seconds(const bench_cost *cost, const double peaks[BENCH_PEAKS])
 {
-    double bf16 = peaks[PEAK_BF16] > peaks[PEAK_FP32] ? peaks[PEAK_BF16] : peaks[PEAK_FP32];
-    return cost->operations[PEAK_INT8] / peaks[PEAK_INT8] + cost->operations[PEAK_BF16] / bf16 +
-           cost->operations[PEAK_FP32] / peaks[PEAK_FP32];
+    double sum = 0;
+    for (int i = 0; i < BENCH_PEAKS; i++)
+        if (cost->operations[i] > 0) sum += cost->operations[i] / peaks[bench_cost_peak((bench_peak)i, peaks)];
+    return sum;
 }
 
 double bench_cost_bound(const bench_cost *cost, double read, const double peaks[BENCH_PEAKS])

@@ -6,12 +6,14 @@
  * One multiplication with its addition is two operations. Each matrix product is set against one peak, that of the
  * instruction which fits its numbers best:
  *
- *     NVFP4 weights with NVFP4 activations                    8-bit integers (2 x E2M1 is an integer)
+ *     NVFP4 weights with NVFP4 activations                    8-bit integers (2 x E2M1 is one)
+ *     q.k of attention and index with exact NVFP4 keys        16-bit integers (a fixed-point q and 2 x E2M1)
  *     bf16, MXFP8 and NVFP4 weights with bf16 activations,
- *     index scores, attention (q.k and p.v)                   bf16, or fp32 where that is faster
+ *     q.k with other keys, p.v                                bf16
  *     fp32 weights (the router)                               fp32
  *
- * Products of bf16 values are exact in fp32, so either instruction gives them; on some CPUs the bf16 one is the slower.
+ * Products of bf16 values, and of those integers, are exact in fp32, so where a CPU is slower with the narrow type than with a
+ * wider one, the wider one is the peak (bench_cost_peak).
  *
  * Norms, rotary, softmax, quantisation and sampling are not counted, so the bound is a lower one.
  */
@@ -36,11 +38,11 @@ typedef enum bench_kind { /* of bytes */
     BENCH_KINDS,
 } bench_kind;
 
-typedef enum bench_peak { PEAK_INT8, PEAK_BF16, PEAK_FP32, BENCH_PEAKS } bench_peak;
+typedef enum bench_peak { PEAK_INT8, PEAK_INT16, PEAK_BF16, PEAK_FP32, BENCH_PEAKS } bench_peak;
 
 extern const char *const bench_op_names[BENCH_OPS];     /* as in backend/ops.h: "attend_in", "index_select", ... */
 extern const char *const bench_kind_names[BENCH_KINDS]; /* "experts", "linear", ... */
-extern const char *const bench_peak_names[BENCH_PEAKS]; /* "int8", "bf16", "fp32" */
+extern const char *const bench_peak_names[BENCH_PEAKS]; /* "int8", "int16", "bf16", "fp32" */
 
 typedef struct bench_cost {
     double bytes[BENCH_KINDS];
@@ -61,6 +63,7 @@ typedef struct bench_work {
 typedef struct bench_shape {
     const ops_model *model;
     cache_format main, index;
+    readback read;
     moe_activation activation;
 } bench_shape;
 
@@ -73,6 +76,8 @@ double bench_cost_bytes(const bench_cost *cost);
 /* Seconds that the bytes take at `read` bytes per second; that the operations take at the peaks (per second each). */
 double bench_cost_read_seconds(const bench_cost *cost, double read);
 double bench_cost_peak_seconds(const bench_cost *cost, const double peaks[BENCH_PEAKS]);
+/* The peak that `which` goes by: its own or that of a wider type, if that is faster. Integers of 8 bits have their own. */
+bench_peak bench_cost_peak(bench_peak which, const double peaks[BENCH_PEAKS]);
 /* The larger of the two: what binds. */
 double bench_cost_bound(const bench_cost *cost, double read, const double peaks[BENCH_PEAKS]);
 

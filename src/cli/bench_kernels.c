@@ -86,7 +86,7 @@ static hy_status open_backend(const kernel_bench *b, network *n, moe_activation 
     ops_options options = {.activation = activation, .pool = b->pool, .on_progress = cli_progress};
     options.shard = (ops_shard){.ranks = 1, .head_end = m->kv_heads, .expert_end = m->experts};
     n->setup = (bench_setup){.ops = b->ops, .pool = b->pool, .read = (bench_read *)&b->read};
-    n->setup.shape = (bench_shape){m, CACHE_NVFP4, CACHE_NVFP4, activation};
+    n->setup.shape = (bench_shape){m, CACHE_NVFP4, CACHE_NVFP4, READBACK_EXACT, activation};
     hy_status status = cache_layout_make(m, CACHE_NVFP4, CACHE_NVFP4, &n->layout, err);
     if (status == HY_OK) status = b->ops->open(m, &options, &n->backend, err);
     if (status == HY_OK) status = bench_rows_open(rows, sequences, positions, &n->rows, err);

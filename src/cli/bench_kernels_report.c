@@ -25,8 +25,7 @@ void kernel_report_begin(kernel_report *r)
     printf("kernels: sizes of %s, backend %s, %d thread%s, medians of %d run%s, read passes over %s\n", r->geometry,
            r->backend, r->threads, r->threads == 1 ? "" : "s", r->runs, r->runs == 1 ? "" : "s",
            cli_format_bytes(r->read_bytes, bytes));
-    printf("peaks: int8 %s; bf16 %s; fp32 %s; what is bf16 goes by the faster of the last two\n",
-           bench_peak_instruction(PEAK_INT8), bench_peak_instruction(PEAK_BF16), bench_peak_instruction(PEAK_FP32));
+    bench_peak_print();
     if (r->against.root) bench_against_print(&r->against);
     printf("\n%-24s %5s %8s %10s %9s %9s %8s %9s  %-8s %8s %9s%s\n", "operation", "rows", "context", "ms", "MB", "GOP",
            "GB/s", "GOP/s", "bound by", "of bound", "error", r->against.root ? "   speed x" : "");
@@ -69,10 +68,10 @@ static const char *binding_peak(const bench_cost *cost, const bench_moment *mome
     int which = 0;
     double most = 0;
     for (int i = 0; i < BENCH_PEAKS; i++) {
-        double seconds = cost->operations[i] / moment->peaks[i];
-        if (seconds > most) most = seconds, which = i;
+        bench_peak by = bench_cost_peak((bench_peak)i, moment->peaks);
+        double seconds = cost->operations[i] / moment->peaks[by];
+        if (seconds > most) most = seconds, which = by;
     }
-    if (which == PEAK_BF16 && moment->peaks[PEAK_FP32] > moment->peaks[PEAK_BF16]) which = PEAK_FP32;
     return bench_peak_names[which];
 }
 
@@ -170,8 +169,10 @@ static bool print_json(const kernel_report *r)
 bool kernel_report_end(kernel_report *r)
 {
     if (r->json) return print_json(r);
-    printf("\nread pass %.1f GB/s; peaks int8 %.0f, bf16 %.0f, fp32 %.0f GOP/s, at the end\n", r->moment.read / 1e9,
-           r->moment.peaks[PEAK_INT8] / 1e9, r->moment.peaks[PEAK_BF16] / 1e9, r->moment.peaks[PEAK_FP32] / 1e9);
+    printf("\nread pass %.1f GB/s; peaks", r->moment.read / 1e9);
+    for (int i = 0; i < BENCH_PEAKS; i++)
+        printf("%s %s %.0f", i ? "," : "", bench_peak_names[i], r->moment.peaks[i] / 1e9);
+    printf(" GOP/s, at the end\n");
     for (int i = 0; i < r->count; i++) {
         const kernel_row *row = &r->row[i];
         if (row->context < 65536 || row->bound <= 0) continue;

@@ -75,19 +75,19 @@ static void print_heading(const memory_bench *b)
     char bytes[32];
     bench_machine_print(&b->machine);
     printf("memory: medians of %d passes over %s\n", b->runs, cli_format_bytes(b->bytes, bytes));
-    printf("peaks: int8 %s; bf16 %s; fp32 %s\n", bench_peak_instruction(PEAK_INT8), bench_peak_instruction(PEAK_BF16),
-           bench_peak_instruction(PEAK_FP32));
+    bench_peak_print();
     if (b->against.root) bench_against_print(&b->against);
-    printf("\n%7s %10s %10s %10s %12s %12s %12s%s\n", "threads", "read GB/s", "slowest", "fastest", "int8 GOP/s",
-           "bf16 GOP/s", "fp32 GOP/s", b->against.root ? "   of earlier" : "");
+    printf("\n%7s %10s %10s %10s", "threads", "read GB/s", "slowest", "fastest");
+    for (int p = 0; p < BENCH_PEAKS; p++) printf(" %6s GOP/s", bench_peak_names[p]);
+    printf("%s\n", b->against.root ? "   of earlier" : "");
     fflush(stdout);
 }
 
 static void print_row(const memory_bench *b, const memory_row *row)
 {
     const bench_earlier *e = earlier(b, row);
-    printf("%7d %10.1f %10.1f %10.1f %12.0f %12.0f %12.0f", row->threads, row->read / 1e9, row->low / 1e9,
-           row->high / 1e9, row->peaks[PEAK_INT8] / 1e9, row->peaks[PEAK_BF16] / 1e9, row->peaks[PEAK_FP32] / 1e9);
+    printf("%7d %10.1f %10.1f %10.1f", row->threads, row->read / 1e9, row->low / 1e9, row->high / 1e9);
+    for (int p = 0; p < BENCH_PEAKS; p++) printf(" %12.0f", row->peaks[p] / 1e9);
     if (e) printf(" %11.3f x", row->read / e->rate);
     printf("\n");
     fflush(stdout);

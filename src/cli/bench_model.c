@@ -127,6 +127,7 @@ static hy_status open_parts(model_bench *b, hy_error *err)
         .model = model_ops_model(b->model),
         .main = layout->main,
         .index = layout->index,
+        .read = strcmp(b->heading.model.readback, "e4m3") ? READBACK_EXACT : READBACK_E4M3,
         .activation = strcmp(b->heading.model.moe_activation, "nvfp4") ? MOE_ACTIVATION_NONE : MOE_ACTIVATION_NVFP4,
     };
     status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);

@@ -5,6 +5,7 @@
 #include "cli/bench_peak.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 
@@ -79,6 +80,12 @@ WIDE_INT8 static void int8_512(void)
     LOOP_BODY(__m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32, TOTAL_INT);
 }
 
+WIDE_INT8 static void int16_512(void)
+{
+    __m512i a = _mm512_set1_epi32(start_int), b = _mm512_set1_epi32(start_int);
+    LOOP_BODY(__m512i, _mm512_setzero_si512(), _mm512_dpwssd_epi32, TOTAL_INT);
+}
+
 WIDE_BF16 static void bf16_512(void)
 {
     __m512 one = _mm512_set1_ps(start_float);
@@ -123,6 +130,22 @@ __attribute__((target("avx2"))) static void int8_256(void)
     sink = sum;
 }
 
+__attribute__((target("avx2"))) static void int16_256(void)
+{
+    __m256i a = _mm256_set1_epi32(start_int), b = a;
+    __m256i c[8];
+    for (int i = 0; i < 8; i++) c[i] = _mm256_setzero_si256();
+    for (int n = 0; n < REPEATS * CHAINS / 8; n++)
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            __asm__ volatile("" : "+x"(a));
+            c[i] = _mm256_add_epi32(c[i], _mm256_madd_epi16(a, b));
+        }
+    float sum = 0;
+    for (int i = 0; i < 8; i++) sum += TOTAL_INT_256(c[i]);
+    sink = sum;
+}
+
 /* ---- SSE2, which every x86-64 has ----------------------------------------------------------------------------------
  */
 
@@ -145,6 +168,9 @@ static loop choose(bench_peak which)
     bool narrow = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (which == PEAK_INT8 && wide && __builtin_cpu_supports("avx512vnni"))
         return (loop){"vpdpbusd, 512 bits", 2 * 64, int8_512};
+    if (which == PEAK_INT16 && wide && __builtin_cpu_supports("avx512vnni"))
+        return (loop){"vpdpwssd, 512 bits", 2 * 32, int16_512};
+    if (which == PEAK_INT16 && narrow) return (loop){"vpmaddwd and vpaddd, 256 bits", 2 * 16, int16_256};
     if (which == PEAK_INT8 && narrow) return (loop){"vpmaddubsw and vpmaddwd, 256 bits", 2 * 32, int8_256};
     if (which == PEAK_BF16 && wide && __builtin_cpu_supports("avx512bf16"))
         return (loop){"vdpbf16ps, 512 bits", 2 * 32, bf16_512};
@@ -209,6 +235,14 @@ static loop choose(bench_peak which)
 const char *bench_peak_instruction(bench_peak which)
 {
     return choose(which).name;
+}
+
+void bench_peak_print(void)
+{
+    printf("peaks:");
+    for (int i = 0; i < BENCH_PEAKS; i++)
+        printf("%s %s by %s", i ? ";" : "", bench_peak_names[i], bench_peak_instruction((bench_peak)i));
+    printf("\n");
 }
 
 typedef struct peak_work {

@@ -11,6 +11,9 @@
 /* "vpdpbusd, 512 bits", ... of the loop that stands for a peak on this CPU. */
 const char *bench_peak_instruction(bench_peak which);
 
+/* All of them in one line on stdout. */
+void bench_peak_print(void);
+
 /* Runs the loop for about five milliseconds on every thread. Operations per second of all together, a multiplication
  * with its addition counted as two. */
 double bench_peak_run(bench_peak which, threads *pool);

@@ -97,8 +97,7 @@ void bench_print_heading(const bench_heading *h, const bench_against *against)
     printf("%s: %d thread%s, medians of %d run%s, the head %s, read passes over %s\n", h->bench, h->threads,
            h->threads == 1 ? "" : "s", h->runs, h->runs == 1 ? "" : "s", h->head ? "included" : "left out",
            cli_format_bytes(h->read_bytes, bytes));
-    printf("peaks: int8 %s; bf16 %s; fp32 %s\n", bench_peak_instruction(PEAK_INT8), bench_peak_instruction(PEAK_BF16),
-           bench_peak_instruction(PEAK_FP32));
+    bench_peak_print();
     if (against) bench_against_print(against);
 }
 
@@ -128,9 +127,10 @@ void bench_print_row(const bench_heading *h, const bench_shape *shape, const ben
     bool decode = bench_by_bytes(h->bench);
     printf("\ncontext %d, batch %d: %.2f tokens/s, %.2f ms a step, bound %.2f ms, %.1f %% of it\n", r->context, r->rows,
            r->rows / r->seconds, 1e3 * r->seconds, 1e3 * row_bound(h, r), 100 * row_fraction(h, r));
-    printf("    read pass %.1f GB/s; peaks int8 %.0f, bf16 %.0f, fp32 %.0f GOP/s; %.1f MB and %.1f GOP a step\n",
-           r->moment.read / 1e9, r->moment.peaks[PEAK_INT8] / 1e9, r->moment.peaks[PEAK_BF16] / 1e9,
-           r->moment.peaks[PEAK_FP32] / 1e9, bench_cost_bytes(&r->cost) / 1e6, operations_of(&r->cost) / 1e9);
+    printf("    read pass %.1f GB/s; peaks", r->moment.read / 1e9);
+    for (int i = 0; i < BENCH_PEAKS; i++)
+        printf("%s %s %.0f", i ? "," : "", bench_peak_names[i], r->moment.peaks[i] / 1e9);
+    printf(" GOP/s; %.1f MB and %.1f GOP a step\n", bench_cost_bytes(&r->cost) / 1e6, operations_of(&r->cost) / 1e9);
     print_kind("linears", bench_rate_linear(r));
     print_kind("routed experts, less the shared one", bench_rate_experts(shape, r));
     print_kind("head", bench_rate_head(r));

@@ -39,7 +39,7 @@ class Steps(unittest.TestCase):
         self.assertAlmostEqual(row["tokens_per_second"] * row["seconds"] / row["batch"], 1, places=6)
         self.assertGreater(row["bound_fraction"], 0)
         self.assertGreater(row["read_bytes_per_second"], 0)
-        self.assertEqual(set(row["peak_operations_per_second"]), {"int8", "bf16", "fp32"})
+        self.assertEqual(set(row["peak_operations_per_second"]), {"int8", "int16", "bf16", "fp32"})
         calls = {op["name"]: op["calls"] for op in row["by_operation"]}
         self.assertEqual(calls["attend_in"], layers)
         self.assertEqual(calls["experts"] + calls["feed_dense"], layers)

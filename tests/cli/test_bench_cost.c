@@ -59,7 +59,7 @@ static void make(fixture *f)
     l->expert_gate = f->gate, l->expert_up = f->up, l->expert_down = f->down;
     l->shared_gate = l->shared_up = shaped(WEIGHT_MXFP8, 32, 64);
     l->shared_down = shaped(WEIGHT_MXFP8, 64, 32);
-    f->shape = (bench_shape){&f->model, CACHE_NVFP4, CACHE_NVFP4, MOE_ACTIVATION_NVFP4};
+    f->shape = (bench_shape){&f->model, CACHE_NVFP4, CACHE_NVFP4, READBACK_EXACT, MOE_ACTIVATION_NVFP4};
 }
 
 static bench_cost cost_of(const fixture *f, bench_op op, int layer, const bench_work *work)
@@ -167,10 +167,16 @@ static void attention_counted(void **state)
     assert_int_equal(work.index_tokens, 258);
     bench_cost c = cost_of(&f, BENCH_INDEX, 1, &work);
     near(c.bytes[BYTES_INDEX_CACHE], 258 * 18);
-    near(c.operations[PEAK_BF16], 2.0 * 515 * 2 * 32);
+    near(c.operations[PEAK_INT16], 2.0 * 515 * 2 * 32);
     c = cost_of(&f, BENCH_ATTEND, 1, &work);
     near(c.bytes[BYTES_CACHE], 2.0 * 400 * 18);
-    near(c.operations[PEAK_BF16], 2.0 * 2 * 530 * 2 * 32); /* two query heads a KV head, q.k and p.v */
+    near(c.operations[PEAK_INT16], 2.0 * 530 * 2 * 32); /* q.k: two query heads a KV head; p.v as much in bf16 */
+    near(c.operations[PEAK_BF16], 2.0 * 530 * 2 * 32);
+    f.shape.read = READBACK_E4M3; /* keys that are no small integers */
+    c = cost_of(&f, BENCH_ATTEND, 1, &work);
+    near(c.operations[PEAK_INT16], 0);
+    near(c.operations[PEAK_BF16], 2.0 * 2 * 530 * 2 * 32);
+    f.shape.read = READBACK_EXACT;
 
     bench_count_attention(&f.model, &rows, NULL, seen, &work); /* dense: all tokens, nothing is scored */
     assert_int_equal(work.attended, 2 * 257 + 2 * 258 + 2 * 6);
@@ -182,14 +188,19 @@ static void attention_counted(void **state)
 static void bounds(void **state)
 {
     (void)state;
-    const double peaks[BENCH_PEAKS] = {[PEAK_INT8] = 100, [PEAK_BF16] = 10, [PEAK_FP32] = 20};
+    double peaks[BENCH_PEAKS] = {[PEAK_INT8] = 15, [PEAK_INT16] = 50, [PEAK_BF16] = 10, [PEAK_FP32] = 20};
     bench_cost c = {.bytes = {[BYTES_HEAD] = 30, [BYTES_CACHE] = 10},
-                    .operations = {[PEAK_INT8] = 100, [PEAK_BF16] = 40, [PEAK_FP32] = 20}};
+                    .operations = {[PEAK_INT8] = 15, [PEAK_BF16] = 40, [PEAK_FP32] = 20}};
+    assert_int_equal(bench_cost_peak(PEAK_INT8, peaks), PEAK_INT8); /* a peak of its own, if slow */
+    assert_int_equal(bench_cost_peak(PEAK_INT16, peaks), PEAK_INT16);
+    assert_int_equal(bench_cost_peak(PEAK_BF16, peaks), PEAK_FP32);
     near(bench_cost_bytes(&c), 40);
     near(bench_cost_read_seconds(&c, 8), 5);
     near(bench_cost_peak_seconds(&c, peaks), 1 + 2 + 1); /* bf16 products by the faster fp32 */
     near(bench_cost_bound(&c, 8, peaks), 5);
     near(bench_cost_bound(&c, 80, peaks), 4);
+    peaks[PEAK_BF16] = 40;
+    near(bench_cost_peak_seconds(&c, peaks), 1 + 1 + 1);
 }
 
 int main(void)
