@@ -52,10 +52,11 @@ struct worker {
     int number;
 };
 
-/* What a stage has handed out and what of it has been done, in items. */
+/* What a stage has handed out and what of it has been done, in items. One line for both: who waits for `done` does so
+ * when there is nothing left to hand out. */
 typedef struct counters {
     _Alignas(LINE) _Atomic int64_t next;
-    _Alignas(LINE) _Atomic int64_t done;
+    _Atomic int64_t done;
 } counters;
 
 struct threads {
@@ -173,6 +174,9 @@ static void wait_stages(const threads *pool, int *ended, int count)
 static void run_stages(threads *pool, int number, int *ended)
 {
     for (int i = 0; i < pool->stage_count; i++) {
+        /* The caller has just written the schedule: its lines come while the worker waits. */
+        if (i + 2 < pool->stage_count) __builtin_prefetch(&pool->stages[i + 2]);
+        if (i + 1 < pool->stage_count) __builtin_prefetch(pool->stages[i + 1].arg);
         wait_stages(pool, ended, i - pool->stages[i].beside);
         run_stage(pool, i, number);
     }

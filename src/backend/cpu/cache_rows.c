@@ -38,22 +38,21 @@ static uint8_t *index_at(const ops_cache *cache, int layer, int64_t block)
     return cache->data + (size_t)block * cache->layout.row_bytes + cache->layout.index_offset[layer];
 }
 
-void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v,
-                     const float *index_k)
+void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, cpu_cached kind, int head, const float *x)
 {
     const cache_layout *l = &cache->layout;
     const ops_layer *weights = &cache->backend->model->layer[layer];
     size_t t = (size_t)(slot % CACHE_BLOCK), bytes = l->k_scales / CACHE_BLOCK, groups = (size_t)l->head_dim / UNIT;
-    for (int head = 0; head < l->kv_heads; head++, k += l->head_dim, v += l->head_dim) {
-        uint8_t *at = head_at(cache, layer, head, slot / CACHE_BLOCK);
-        store(cache, l->main, weights->k_scale, k, l->head_dim, at + t * bytes, at + l->k_scales + t * groups, 1);
-        store(cache, l->main, weights->v_scale, v, l->head_dim, at + l->v_data + t * bytes,
+    uint8_t *at = kind == CACHED_INDEX ? index_at(cache, layer, slot / CACHE_BLOCK)
+                                       : head_at(cache, layer, head, slot / CACHE_BLOCK);
+    if (kind == CACHED_KEY)
+        store(cache, l->main, weights->k_scale, x, l->head_dim, at + t * bytes, at + l->k_scales + t * groups, 1);
+    else if (kind == CACHED_VALUE)
+        store(cache, l->main, weights->v_scale, x, l->head_dim, at + l->v_data + t * bytes,
               at + l->v_scales + t / 4 * 4 * groups + t % 4, 4);
-    }
-    if (!index_k) return;
-    uint8_t *at = index_at(cache, layer, slot / CACHE_BLOCK);
-    store(cache, l->index, 1, index_k, l->index_dim, at + t * (l->index_scales / CACHE_BLOCK),
-          at + l->index_scales + t * ((size_t)l->index_dim / UNIT), 1);
+    else
+        store(cache, l->index, 1, x, l->index_dim, at + t * (l->index_scales / CACHE_BLOCK),
+              at + l->index_scales + t * ((size_t)l->index_dim / UNIT), 1);
 }
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */

@@ -190,9 +190,9 @@ void cpu_attend_out(ops_step *step, int layer);
 
 /* ---- cache_rows.c ----------------------------------------------------------------------------------------------- */
 
-/* Writes K and V [kv_heads, head_dim] and (NULL on dense layers) the index key [index_dim] of one token. */
-void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, const float *k, const float *v,
-                     const float *index_k);
+typedef enum cpu_cached { CACHED_KEY, CACHED_VALUE, CACHED_INDEX } cpu_cached;
+/* Writes one vector of a token: of KV head `head`, or its index key. */
+void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, cpu_cached kind, int head, const float *x);
 /* Whether keys of a format are multiplied as integers (see blocks.h). */
 bool cpu_cache_pairs(const ops_cache *cache, cache_format format);
 /* One KV head of a block; block `next` (-1: none) is asked for as this one is attended to. */

@@ -98,6 +98,13 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
 {
     step->index_layer = layer;
     int32_t last = first < step->max_blocks && count > step->max_blocks - first ? step->max_blocks : first + count;
+    int32_t seen = 0; /* blocks of the tiles that are scored */
+    for (int32_t i = 0; i < step->tile_count && needed; i++) {
+        const cpu_tile *tile = &step->tiles[i];
+        int32_t visible = step->rows.position[tile->first + tile->count - 1] / CACHE_BLOCK + 1;
+        if (visible > step->backend->model->index_top && visible > seen) seen = visible;
+    }
+    if (needed && last > seen) last = seen;
     if (first < 0 || last <= first || first >= step->max_blocks) return;
     score_work work = {step,
                        layer,
