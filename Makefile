@@ -6,6 +6,7 @@
 #   make tests    builds the tests in build/;  make test  runs everything that fits into ten minutes on two cores
 #   make test-long  runs what does not
 #   make asan, make tsan   the tests under the sanitizers
+#   make valgrind  the inner loops and steps of odd sizes under valgrind
 #   make aarch64  a cross build for 64-bit Arm and the tests of its inner loops under an emulator
 #   make fuzz     every libFuzzer target for FUZZ_SECONDS (60)
 #   make lint     layers, sizes, clang-tidy
@@ -17,7 +18,7 @@ PORT ?= 8000
 MAKEFLAGS += --no-print-directory
 BUILD := cmake --build
 .DEFAULT_GOAL := all
-.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan aarch64 fuzz lint clean
+.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan valgrind aarch64 fuzz lint clean
 
 all: deps
 	@[ -f build/Makefile ] || cmake --preset release >/dev/null
@@ -52,6 +53,9 @@ asan tsan: deps-dev
 	@cmake --preset $@ >/dev/null
 	@$(BUILD) build-$@ -j$(JOBS) --target hayate library tests
 	@cd build-$@ && ctest -LE "long|slow" --output-on-failure -j$(JOBS)
+
+valgrind: deps-dev tests
+	@cd build && ctest -L valgrind --output-on-failure -j$(JOBS)
 
 # A processor with every extension, and one with neither dot-product nor bf16 instructions.
 aarch64:

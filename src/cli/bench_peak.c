@@ -194,6 +194,9 @@ static void fp32_128(void)
     LOOP_BODY(float32x4_t, vdupq_n_f32(0), vfmaq_f32, TOTAL_PS);
 }
 
+/* clang before 16 has these intrinsics only in files that are compiled for the extensions as a whole. */
+#if !defined(__clang__) || __clang_major__ >= 16
+
 __attribute__((target("arch=armv8.2-a+dotprod"))) static void int8_128(void)
 {
     int8x16_t a = vreinterpretq_s8_s32(vdupq_n_s32(start_int)), b = a;
@@ -206,11 +209,27 @@ __attribute__((target("arch=armv8.2-a+bf16"))) static void bf16_128(void)
     LOOP_BODY(float32x4_t, vdupq_n_f32(0), vbfdotq_f32, TOTAL_PS);
 }
 
-static loop choose(bench_peak which)
+static loop choose_extension(bench_peak which)
 {
     if (which == PEAK_INT8 && (getauxval(AT_HWCAP) & HWCAP_DOT)) return (loop){"sdot, 128 bits", 2 * 16, int8_128};
     if (which == PEAK_BF16 && (getauxval(AT_HWCAP2) & HWCAP2_BF)) return (loop){"bfdot, 128 bits", 2 * 8, bf16_128};
-    return (loop){"fmla, 128 bits", 2 * 4, fp32_128};
+    return (loop){0};
+}
+
+#else
+
+static loop choose_extension(bench_peak which)
+{
+    (void)which, (void)start_int, (void)start_bf16;
+    return (loop){0};
+}
+
+#endif
+
+static loop choose(bench_peak which)
+{
+    loop extension = choose_extension(which);
+    return extension.name ? extension : (loop){"fmla, 128 bits", 2 * 4, fp32_128};
 }
 
 #else
