@@ -158,8 +158,6 @@ void cpu_room(ops_step *step, int stages);
 void cpu_flush(ops_step *step);
 /* Forgets the schedule. */
 void cpu_drop(ops_step *step);
-/* Runs the schedule, and then fn over the items at once, one item a chunk. */
-void cpu_parallel(ops_step *step, int64_t items, threads_fn fn, void *arg);
 
 /* ---- step.c ----------------------------------------------------------------------------------------------------- */
 

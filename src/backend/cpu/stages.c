@@ -39,9 +39,3 @@ void cpu_drop(ops_step *step)
     step->stage_count = 0;
     if (step->backend->recording == step) step->backend->recording = NULL;
 }
-
-void cpu_parallel(ops_step *step, int64_t items, threads_fn fn, void *arg)
-{
-    cpu_flush(step);
-    threads_run(step->backend->pool, items, 1, fn, arg);
-}
