@@ -126,7 +126,10 @@ static void compare(const cpu_products *p, const weight *w, const cpu_linear *l,
             const float *row[TILE_ROWS] = {NULL}, *y;
             const cpu_block4 *row4[TILE_ROWS] = {NULL};
             for (int g = 0; g < groups; g++) group[g] = (cpu_group){l, first + g};
-            for (int r = 0; r < n; r++) row[r] = x + (at + r) * l->cols, row4[r] = x4 + (at + r) * (l->cols / 16);
+            for (int r = 0; r < n; r++) {
+                row[r] = x + (at + r) * l->cols;
+                row4[r] = x4 ? x4 + (at + r) * (l->cols / 16) : NULL;
+            }
             y = x4 ? cpu_multiply_block4(p, &scratch, group, groups, row4, n)
                    : cpu_multiply(p, &scratch, group, groups, row, n, sliced);
             for (int g = 0; g < groups; g++)

@@ -289,7 +289,7 @@ TARGET INLINE void store_sums(const int R, int rows, __m512 sum[8][2], float *su
         const float *row[R];                                                                                           \
         for (int r = 0; r < R; r++) row[r] = x[r < rows ? r : rows - 1];                                               \
         load_sums(R, rows, sums, sum);                                                                                 \
-        walk_##format(R, row, group, begin, end, sum, NULL);                                                           \
+        walk_##format(R, row, group, begin, end, sum, sums);                                                           \
         store_sums(R, rows, sum, sums);                                                                                \
     }
 #define FEW_OF(format)                                                                                                 \
