@@ -81,6 +81,8 @@ static hy_status open_file(const weight_file *file, bool direct, int *fd, uint64
     if (*fd < 0 && direct && errno == EINVAL) return HY_UNSUPPORTED;
     if (*fd < 0 || fstat(*fd, &st) != 0)
         return error_at(err, HY_FAILED, file->path, "cannot open %.300s: %s", file->path, strerror(errno));
+    /* Reads ask for what they need, and reading ahead of a row of the embedding can be megabytes. */
+    if (!direct) posix_fadvise(*fd, 0, 0, POSIX_FADV_RANDOM);
     *size = (uint64_t)st.st_size;
     if (*size != file->bytes)
         return error_at(err, HY_FAILED, file->path, "%.300s has changed since it was opened: start again", file->path);
