@@ -327,7 +327,7 @@ static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, cons
  * loops ask ahead within their own stream alone. */
 static void ask_for_next(const cpu_group *group, int groups)
 {
-    enum { BYTES = 3072 };
+    enum { BYTES = 8192 };
     if (groups < 2 || group_data(&group[1]) == group_data(&group[0]) + group[0].w->group_bytes) return;
     for (size_t at = 0; at < BYTES && at < group[1].w->group_bytes; at += LINE)
         __builtin_prefetch(group_data(&group[1]) + at);

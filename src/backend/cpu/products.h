@@ -6,10 +6,11 @@
  *
  *     f32     units of 1 column:    a line of 16 floats
  *     bf16    units of 2 columns:   a line; lanes hold two columns, the even one low
- *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, a line for 4 columns: 16 pairs of bytes for columns 0 and
- * 1, then 16 for columns 2 and 3; then a line with 4 UE8M0 scales a lane, lowest first nvfp4   units of 64 columns:  8
- * lines of E2M1 codes, lanes hold 8 columns, lowest bits first; then a line with 4 scales a lane, as bytes of five
- * exponent bits and three mantissa bits: bits << 20 is scale * 2^-117
+ *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, a line for 4 columns: 16 pairs of bytes for columns 0 and 1,
+ *                                   then 16 for columns 2 and 3; then a line with 4 UE8M0 scales a lane, lowest first
+ *     nvfp4   units of 64 columns:  8 lines of E2M1 codes, lanes hold 8 columns, lowest bits first; then a line with 4
+ *                                   scales a lane, as bytes of five exponent bits and three mantissa bits: bits << 20
+ *                                   is scale * 2^-117
  *
  * A last unit and a last group are filled with zeros.
  *

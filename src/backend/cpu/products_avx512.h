@@ -31,7 +31,9 @@
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/products.h"
 
-enum { AHEAD = 3072, AHEAD_MXFP8 = 6144 };
+/* How far ahead lines are asked for, into the second-level cache. In a walk over a whole weight the next group follows;
+ * in experts what lies behind a group is another worker's, so less is asked for. */
+enum { AHEAD_BF16 = 16384, AHEAD_MXFP8 = 8192, AHEAD_NVFP4 = 8192 };
 
 /* The loops of a register tile: left rolled, its sums would live in memory. */
 #define UNROLL _Pragma("GCC unroll 8")
@@ -43,7 +45,7 @@ enum { AHEAD = 3072, AHEAD_MXFP8 = 6144 };
 
 TARGET INLINE void ask(const uint8_t *line, int ahead)
 {
-    _mm_prefetch((const char *)line + ahead, _MM_HINT_T0);
+    _mm_prefetch((const char *)line + ahead, _MM_HINT_T1);
 }
 
 /* The panels of a unit are read side by side, but asked for in the order of their addresses: where the lines of quarter
@@ -82,8 +84,8 @@ TARGET INLINE void walk_bf16(const int R, const float *const *x, const uint8_t *
         __m512 even[2] = {_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16))};
         __m512 odd[2] = {_mm512_castsi512_ps(_mm512_and_si512(a, high)),
                          _mm512_castsi512_ps(_mm512_and_si512(b, high))};
-        ask(line, AHEAD);
-        ask(line + LINE, AHEAD);
+        ask(line, AHEAD_BF16);
+        ask(line + LINE, AHEAD_BF16);
         if (k + 1 < end) use_column(R, x, k + 1, odd, sum, out + (k + 1 - begin) * GROUP);
         use_column(R, x, k, even, sum, out + (k - begin) * GROUP);
     }
@@ -187,12 +189,12 @@ TARGET INLINE void walk_nvfp4(const int R, const float *const *x, const uint8_t 
         UNROLL
         for (int p = 0; p < 2; p++) scale[p] = _mm512_mul_ps(nvfp4_scale(unit + p * UNIT, block % 4), wide);
         const uint8_t *next = unit + quarter(block % 4, 2);
-        ask(next + 4 * LINE, AHEAD);
+        ask(next + 4 * LINE, AHEAD_NVFP4);
         for (int j = 0; j < 2; j++, line += LINE, next += 2 * LINE) {
             __m512i a = _mm512_load_si512(line), b = _mm512_load_si512(line + UNIT);
             int64_t k = block * 16 + j * 8;
-            ask(next, AHEAD);
-            ask(next + LINE, AHEAD);
+            ask(next, AHEAD_NVFP4);
+            ask(next + LINE, AHEAD_NVFP4);
             UNROLL
             for (int n = 0; n < 8; n++) {
                 const int i = n ^ 1;
@@ -234,14 +236,14 @@ TARGET static void one_nvfp4(const float *x, const uint8_t *group, const uint8_t
         UNROLL
         for (int p = 0; p < 4; p++)
             scale[p] = _mm512_mul_ps(nvfp4_scale((p < 2 ? group : other) + unit + p % 2 * UNIT, block % 4), wide);
-        ask(group + next + 4 * LINE, AHEAD);
-        ask(other + next + 4 * LINE, AHEAD);
+        ask(group + next + 4 * LINE, AHEAD_NVFP4);
+        ask(other + next + 4 * LINE, AHEAD_NVFP4);
         for (int j = 0; j < 2; j++, next += 2 * LINE) {
             const float *in = x + block * 16 + j * 8;
-            ask(group + next, AHEAD);
-            ask(group + next + LINE, AHEAD);
-            ask(other + next, AHEAD);
-            ask(other + next + LINE, AHEAD);
+            ask(group + next, AHEAD_NVFP4);
+            ask(group + next + LINE, AHEAD_NVFP4);
+            ask(other + next, AHEAD_NVFP4);
+            ask(other + next + LINE, AHEAD_NVFP4);
             UNROLL
             for (int n = 0; n < 8; n++) {
                 const int i = n ^ 1;
@@ -337,11 +339,11 @@ TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
             __m512i codes = _mm512_load_si512(line + j * LINE);
             b->code[p][2 * j] = _mm512_permutexvar_epi8(codes, table);
             b->code[p][2 * j + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table);
-            ask(next + (2 * p + j) * LINE, AHEAD);
+            ask(next + (2 * p + j) * LINE, AHEAD_NVFP4);
         }
         b->scale[p] = nvfp4_scale(unit + p * UNIT, block % 4);
     }
-    ask(next + 4 * LINE, AHEAD);
+    ask(next + 4 * LINE, AHEAD_NVFP4);
 }
 
 TARGET INLINE void load_block4(const block4 *from, block4 *b)
