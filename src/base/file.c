@@ -61,6 +61,12 @@ void file_map_drop(const void *part, size_t bytes)
     madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
+void file_map_want(const void *part, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)part / page * page;
+    if (bytes) posix_madvise((void *)begin, (uintptr_t)part + bytes - begin, POSIX_MADV_WILLNEED);
+}
+
 void file_map_random(const file_map *map, bool random)
 {
     if (map->size)

@@ -15,6 +15,8 @@ void file_map_close(file_map *map);
 /* Lets go of the pages that hold a part of an open map: they leave the process's memory and are read again when they are
  * touched. Only for bytes of a map; elsewhere the contents would be lost. */
 void file_map_drop(const void *part, size_t bytes);
+/* Bytes of a map that will be read soon begin to be read from the disk, all at once instead of page by page. A wish only. */
+void file_map_want(const void *part, size_t bytes);
 /* Whether a map will be read here and there, a few bytes at a time: then nothing is read ahead. */
 void file_map_random(const file_map *map, bool random);
 

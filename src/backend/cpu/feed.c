@@ -318,6 +318,18 @@ static void add_shared(const down_work *work, const columns *c, int worker)
     }
 }
 
+/* Experts lie apart: the next one with rows is asked for while this one is read. */
+static void ask_for_next_expert(const down_work *work, const columns *c, int e)
+{
+    const int32_t *first = work->step->expert_first;
+    if (first[e + 1] == first[e]) return;
+    for (int next = e + 1; next < work->batch.last; next++) {
+        if (first[next + 1] == first[next]) continue;
+        cpu_group_ask(&(cpu_group){&work->layer->expert_down[next], c->group});
+        return;
+    }
+}
+
 static void down_items(void *arg, int64_t begin, int64_t end, int worker)
 {
     const down_work *work = arg;
@@ -330,7 +342,10 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
         c.width = m->hidden - c.first < c.groups * GROUP ? m->hidden - c.first : c.groups * GROUP;
         for (int64_t t = 0; t < step->rows.count && work->batch.begins; t++)
             memset(step->sum + t * m->hidden + c.first, 0, (size_t)c.width * sizeof *step->sum);
-        for (int e = work->batch.first; e < work->batch.last; e++) add_expert(work, &c, e, worker);
+        for (int e = work->batch.first; e < work->batch.last; e++) {
+            ask_for_next_expert(work, &c, e);
+            add_expert(work, &c, e, worker);
+        }
         if (work->batch.ends) add_shared(work, &c, worker);
     }
 }

@@ -323,14 +323,19 @@ static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, cons
     }
 }
 
+void cpu_group_ask(const cpu_group *group)
+{
+    enum { BYTES = 8192 };
+    for (size_t at = 0; at < BYTES && at < group->w->group_bytes; at += LINE)
+        __builtin_prefetch(group_data(group) + at, 0, 2);
+}
+
 /* Few rows walk through group after group. What does not lie behind the last one is asked for while that is read: the
  * loops ask ahead within their own stream alone. */
 static void ask_for_next(const cpu_group *group, int groups)
 {
-    enum { BYTES = 8192 };
-    if (groups < 2 || group_data(&group[1]) == group_data(&group[0]) + group[0].w->group_bytes) return;
-    for (size_t at = 0; at < BYTES && at < group[1].w->group_bytes; at += LINE)
-        __builtin_prefetch(group_data(&group[1]) + at);
+    if (groups > 1 && group_data(&group[1]) != group_data(&group[0]) + group[0].w->group_bytes)
+        cpu_group_ask(&group[1]);
 }
 
 static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,

@@ -54,6 +54,9 @@ typedef struct cpu_group {
     int64_t group;
 } cpu_group;
 
+/* Asks the memory for the beginning of a group that will be multiplied with soon. */
+void cpu_group_ask(const cpu_group *group);
+
 /* What one worker needs for a product. */
 typedef struct cpu_scratch {
     float *expanded; /* [K_CHUNK][32] */

@@ -31,9 +31,8 @@
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/products.h"
 
-/* How far ahead lines are asked for, into the second-level cache. In a walk over a whole weight the next group follows;
- * in experts what lies behind a group is another worker's, so less is asked for. */
-enum { AHEAD_BF16 = 16384, AHEAD_MXFP8 = 8192, AHEAD_NVFP4 = 8192 };
+/* How far ahead lines are asked for, into the second-level cache. */
+enum { AHEAD_BF16 = 16384, AHEAD_MXFP8 = 8192, AHEAD_NVFP4 = 16384 };
 
 /* The loops of a register tile: left rolled, its sums would live in memory. */
 #define UNROLL _Pragma("GCC unroll 8")

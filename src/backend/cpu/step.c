@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "number/bf16.h"
 
@@ -352,8 +353,21 @@ static void embed_rows(void *arg, int64_t first, int64_t last, int worker)
     }
 }
 
+/* Rows that are not in memory are read from the map's file: asked for together, they take the time of one read. */
+static void ask_for_embeddings(const ops_step *step)
+{
+    const weight *embed = &step->backend->model->embed;
+    for (int32_t t = 0; t < step->rows.count; t++) {
+        if (step->rows.sequence[t] < 0) continue;
+        weight row = weight_rows(embed, step->rows.token[t], 1);
+        file_map_want(row.data, weight_row_data(&row));
+        if (row.scales) file_map_want(row.scales, weight_row_scales(&row));
+    }
+}
+
 static void embed(ops_step *step)
 {
+    if (!step->backend->rows) ask_for_embeddings(step);
     if (step->backend->rows)
         embed_rows(&step, 0, step->rows.count, 0); /* may fail the step */
     else
