@@ -325,24 +325,29 @@ typedef struct block4 {
     __m512 scale[2];
 } block4;
 
+/* Asks for the lines of a block, or of what lies behind the group. */
+TARGET INLINE void ask_block4(const uint8_t *group, int64_t block, int ahead)
+{
+    const uint8_t *line = group + block / 4 * (2 * NVFP4_UNIT_LINES * LINE) + quarter(block % 4, 2);
+    UNROLL
+    for (int i = 0; i < 5; i++) ask(line + i * LINE, ahead);
+}
+
 TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
 {
     enum { UNIT = NVFP4_UNIT_LINES * LINE };
     const __m512i table =
         _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     const uint8_t *unit = group + block / 4 * 2 * UNIT, *line = unit + block % 4 * (2 * LINE);
-    const uint8_t *next = unit + quarter(block % 4, 2);
     UNROLL
     for (int p = 0; p < 2; p++, line += UNIT) {
         for (int j = 0; j < 2; j++) {
             __m512i codes = _mm512_load_si512(line + j * LINE);
             b->code[p][2 * j] = _mm512_permutexvar_epi8(codes, table);
             b->code[p][2 * j + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table);
-            ask(next + (2 * p + j) * LINE, AHEAD_NVFP4);
         }
         b->scale[p] = nvfp4_scale(unit + p * UNIT, block % 4);
     }
-    ask(next + 4 * LINE, AHEAD_NVFP4);
 }
 
 TARGET INLINE void load_block4(const block4 *from, block4 *b)
@@ -374,9 +379,11 @@ TARGET INLINE void use_block4(const int R, const cpu_block4 *const *x, int64_t b
     }
 }
 
-/* R rows, of which `rows` count; weights `w` are the group, or blocks expanded from `begin` on. */
-TARGET INLINE void rows_block4(const int R, const bool expanded, const cpu_block4 *const *x, int rows, const void *w,
-                               int64_t begin, int64_t end, float *sums)
+enum { CHUNK4 = 16 }; /* blocks that are expanded at a time: ten lines each, 10 KiB */
+
+/* R rows, of which `rows` count, with the blocks of a group as they are. */
+TARGET INLINE void walk_block4(const int R, const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
+                               int64_t end, float *sums)
 {
     __m512 sum[8][2];
     const cpu_block4 *row[8];
@@ -385,10 +392,33 @@ TARGET INLINE void rows_block4(const int R, const bool expanded, const cpu_block
     load_sums(R, rows, sums, sum);
     for (int64_t block = begin; block < end; block++) {
         block4 b;
-        if (expanded)
-            load_block4((const block4 *)w + (block - begin), &b);
-        else
-            read_block4(w, block, &b);
+        ask_block4(group, block, AHEAD_NVFP4);
+        read_block4(group, block, &b);
+        use_block4(R, row, block, &b, sum);
+    }
+    store_sums(R, rows, sum, sums);
+}
+
+/*
+ * The same with expanded blocks `w`. The lines of the next chunk are asked for here, those of every `share`th block
+ * from `first` on, and not while expanding: that takes no longer than it takes to read them, and the memory would rest
+ * while rows are multiplied.
+ */
+TARGET INLINE void tile_block4(const int R, const cpu_block4 *const *x, int rows, const block4 *w, const uint8_t *group,
+                               int64_t begin, int64_t end, int first, int share, float *sums)
+{
+    __m512 sum[8][2];
+    const cpu_block4 *row[8];
+    UNROLL
+    for (int r = 0; r < R; r++) row[r] = x[r < rows ? r : rows - 1];
+    load_sums(R, rows, sums, sum);
+    for (int64_t block = begin, next = begin + first; block < end; block++, w++) {
+        block4 b;
+        if (block == next) {
+            ask_block4(group, block + CHUNK4, 0);
+            next += share;
+        }
+        load_block4(w, &b);
         use_block4(R, row, block, &b, sum);
     }
     store_sums(R, rows, sum, sums);
@@ -398,35 +428,34 @@ TARGET static void few_block4(const cpu_block4 *const *x, int rows, const uint8_
                               float *sums)
 {
     if (rows == 1)
-        rows_block4(1, false, x, rows, group, begin, end, sums);
+        walk_block4(1, x, rows, group, begin, end, sums);
     else if (rows == 2)
-        rows_block4(2, false, x, rows, group, begin, end, sums);
+        walk_block4(2, x, rows, group, begin, end, sums);
     else if (rows <= 4)
-        rows_block4(4, false, x, rows, group, begin, end, sums);
+        walk_block4(4, x, rows, group, begin, end, sums);
     else
-        rows_block4(8, false, x, rows, group, begin, end, sums);
+        walk_block4(8, x, rows, group, begin, end, sums);
 }
 
-TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block4 *w, int64_t begin, int64_t end,
-                               float *sums)
+TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block4 *w, const uint8_t *group,
+                               int64_t begin, int64_t end, float *sums)
 {
-    int r = 0;
-    for (; rows - r > 4; r += 8) rows_block4(8, true, x + r, rows - r, w, begin, end, sums + r * GROUP);
-    if (r < rows) rows_block4(4, true, x + r, rows - r, w, begin, end, sums + r * GROUP);
+    int r = 0, tiles = (rows + 7) / 8, tile = 0;
+    for (; rows - r > 4; r += 8) tile_block4(8, x + r, rows - r, w, group, begin, end, tile++, tiles, sums + r * GROUP);
+    if (r < rows) tile_block4(4, x + r, rows - r, w, group, begin, end, tile, tiles, sums + r * GROUP);
 }
 
 TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
                                    int64_t end, void *scratch, float *sums)
 {
-    enum { CHUNK = 16 }; /* blocks of ten lines: 10 KiB */
     if (rows <= FEW_ROWS) {
         few_block4(x, rows, group, begin, end, sums);
         return;
     }
-    for (int64_t at = begin; at < end; at += CHUNK) {
-        int64_t stop = at + CHUNK < end ? at + CHUNK : end;
+    for (int64_t at = begin; at < end; at += CHUNK4) {
+        int64_t stop = at + CHUNK4 < end ? at + CHUNK4 : end;
         for (int64_t block = at; block < stop; block++) read_block4(group, block, (block4 *)scratch + (block - at));
-        many_block4(x, rows, scratch, at, stop, sums);
+        many_block4(x, rows, scratch, group, at, stop, sums);
     }
 }
 
