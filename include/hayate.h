@@ -243,7 +243,8 @@ typedef struct hy_engine_options {
     int max_num_seqs;            /* requests running at once; 0: 256 */
     int max_num_batched_tokens;  /* rows of one step; 0: 512 */
     int max_waiting;             /* requests that may queue before new ones are refused; 0: 4096 */
-    uint64_t cache_bytes;        /* 0: sixteen longest sequences, at most a quarter of the free memory; one: half */
+    uint64_t cache_bytes;        /* 0: sixteen longest sequences, at most a quarter of the free memory; one: half; with
+                                  * streamed weights at most an eighth of what is left, the rest being for experts */
 } hy_engine_options;
 
 /* Plans memory, allocates the cache and starts the engine's thread. HY_NO_FIT says what would fit. */

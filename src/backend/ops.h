@@ -207,6 +207,7 @@ typedef struct ops_memory {
     uint64_t expert;       /* one routed expert; 0 where experts are not streamed, as the next two */
     uint64_t expert_least; /* the smallest expert cache: those of two layers of one token */
     uint64_t all_experts;
+    uint64_t readers; /* buffers through which experts are read */
     uint64_t step;         /* a step of the given limits */
 } ops_memory;
 

@@ -82,18 +82,42 @@ static uint64_t read_number(const char *path)
     return end != text ? v : UINT64_MAX;
 }
 
+/* A line of /proc/meminfo in bytes, such as "MemTotal:"; UINT64_MAX: there is none. */
+static uint64_t meminfo(const char *name)
+{
+    uint64_t bytes = UINT64_MAX;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "r");
+    if (!f) return bytes;
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, name, strlen(name)) == 0) bytes = (uint64_t)strtoull(line + strlen(name), NULL, 10) * 1024;
+    fclose(f);
+    return bytes;
+}
+
+uint64_t memory_total(void)
+{
+    uint64_t total = meminfo("MemTotal:"), limit = read_number("/sys/fs/cgroup/memory.max");
+    return limit < total ? limit : total;
+}
+
+const char *memory_text(uint64_t bytes, char out[32])
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    if (bytes < 1000) {
+        snprintf(out, 32, "%u B", (unsigned)bytes);
+        return out;
+    }
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 999.95 && unit < 6) value /= 1000, unit++;
+    snprintf(out, 32, value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
 uint64_t memory_available(void)
 {
-    uint64_t available = UINT64_MAX;
-    FILE *f = fopen("/proc/meminfo", "r");
-    if (f) {
-        static const char name[] = "MemAvailable:";
-        char line[128];
-        while (fgets(line, sizeof line, f))
-            if (strncmp(line, name, sizeof name - 1) == 0)
-                available = (uint64_t)strtoull(line + sizeof name - 1, NULL, 10) * 1024;
-        fclose(f);
-    }
+    uint64_t available = meminfo("MemAvailable:");
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
     if (limit != UINT64_MAX && used != UINT64_MAX) {
         uint64_t left = limit > used ? limit - used : 0;

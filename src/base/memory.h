@@ -49,5 +49,10 @@ void memory_prefer_huge(void *data, size_t bytes);
 
 /* Bytes of memory that new allocations can take without swapping (MemAvailable, and the cgroup's limit if smaller). */
 uint64_t memory_available(void);
+/* Bytes of memory that the machine has, or that the cgroup allows if those are fewer; UINT64_MAX: the system does not tell. */
+uint64_t memory_total(void);
+
+/* Three or four significant figures in powers of 1000: "512 B", "31.9 MB", "21.2 GB". Returns `out`. */
+const char *memory_text(uint64_t bytes, char out[32]);
 
 #endif

@@ -99,16 +99,7 @@ bool cli_parse_size(const char *text, uint64_t *out)
 
 const char *cli_format_bytes(uint64_t bytes, char out[32])
 {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-    if (bytes < 1000) {
-        snprintf(out, 32, "%u B", (unsigned)bytes);
-        return out;
-    }
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 999.95 && unit < 6) value /= 1000, unit++;
-    snprintf(out, 32, value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
-    return out;
+    return memory_text(bytes, out);
 }
 
 const char *cli_format_count(uint64_t value, char out[32])

@@ -230,21 +230,6 @@ static void print_stats(const hy_result *r)
             (long long)r->seed);
 }
 
-/* What streaming read, for those who asked for it. */
-static void print_experts(const hy_expert_stats *s)
-{
-    char bytes[32], cache[32];
-    uint64_t wants = s->hits + s->misses;
-    fprintf(stderr,
-            "experts: %s read (%s) in %llu loads, %.1f s waited; %llu wanted, %.1f %% in the cache (%.1f %% by "
-            "look-ahead); "
-            "cache of %llu of %llu experts, %s\n",
-            cli_format_bytes(s->bytes_read, bytes), s->io, (unsigned long long)s->loaded, s->wait_seconds,
-            (unsigned long long)wants, wants ? 100.0 * (double)s->hits / (double)wants : 0.0,
-            wants ? 100.0 * (double)s->ahead_hits / (double)wants : 0.0, (unsigned long long)s->slots,
-            (unsigned long long)s->experts, cli_format_bytes(s->slots * s->slot_bytes, cache));
-}
-
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
 static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f, hy_error *err)
@@ -274,7 +259,9 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
         if (f->json && !write_json(model, f, &prompt, &result, &out)) out.broken = true, out.reason = errno;
         if (isatty(STDERR_FILENO)) print_stats(&result);
         hy_expert_stats experts;
-        if (model_expert_stats(model, &experts) && !f->json) print_experts(&experts);
+        char line[MODEL_EXPERT_TEXT];
+        if (!f->json && model_expert_stats(model, &experts))
+            fprintf(stderr, "%s\n", model_expert_text(&experts, NULL, line));
         if (out.broken)
             status = error_set(err, HY_FAILED, "cannot write to standard output: %s", strerror(out.reason));
         else if (status == HY_CANCELLED)

@@ -125,17 +125,16 @@ int cmd_serve(int argc, char **argv)
         {"max-num-seqs", "N", "requests that run at once (default 256)", &f.max_num_seqs, CLI_INT},
         {"max-num-batched-tokens", "N", "rows of one step (default 512)", &f.max_num_batched_tokens, CLI_SIZE},
         {"kv-cache-memory-bytes", "SIZE",
-         "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of the free memory)",
+         "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of the free memory; "
+         "with --weights stream an eighth)",
          &f.kv_cache_memory, CLI_SIZE},
         {"weights", "KIND",
          "load (default): all weights in memory; stream: experts are read from the files as they are needed, for "
-         "models "
-         "larger than memory",
+         "models larger than memory",
          &m->weights, CLI_STRING},
         {"memory", "SIZE",
-         "most memory of the whole process, such as 20G (default: no limit; with --weights stream nine tenths of what "
-         "is "
-         "free)",
+         "most memory of the whole process, such as 20G (default or 0: no limit; with --weights stream nine tenths of "
+         "what is free)",
          &m->memory, CLI_SIZE},
         {"kv-cache-dtype", "TYPE", "auto, bf16, fp8 or nvfp4 (default auto: as the model was trained)",
          &m->kv_cache_dtype, CLI_STRING},

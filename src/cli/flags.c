@@ -84,7 +84,7 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
     n = add(t, n,
             (cli_option){"kv-cache-memory-bytes", "SIZE",
                          "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of "
-                         "the free memory)",
+                         "the free memory; with --weights stream an eighth)",
                          &f->cache_bytes, CLI_SIZE});
     n = add(t, n,
             (cli_option){"weights", "KIND",
@@ -93,8 +93,8 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
                          &m->weights, CLI_STRING});
     n = add(t, n,
             (cli_option){"memory", "SIZE",
-                         "most memory of the whole process, such as 20G (default: no limit; with --weights stream nine "
-                         "tenths of what is free)",
+                         "most memory of the whole process, such as 20G (default or 0: no limit; with --weights stream "
+                         "nine tenths of what is free)",
                          &m->memory, CLI_SIZE});
     n = add(t, n,
             (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,

@@ -439,9 +439,24 @@ static void hand_out(hy_engine *e)
     }
 }
 
+/* What the streaming of experts did since the last line: every LOG_SECONDS of work, and `now` before a pause. */
+static void log_experts(hy_engine *e, bool now)
+{
+    hy_expert_stats stats;
+    char line[MODEL_EXPERT_TEXT];
+    double time = clock_seconds();
+    if (e->next_log == 0) e->next_log = time + LOG_SECONDS;
+    if ((!now && time < e->next_log) || !model_expert_stats(e->model, &stats)) return;
+    if (stats.hits + stats.misses > e->logged.hits + e->logged.misses)
+        log_line(HY_LOG_INFO, "%s", model_expert_text(&stats, &e->logged, line));
+    e->next_log = now ? 0 : time + LOG_SECONDS;
+    e->logged = stats;
+}
+
 /* Waits for work. False: the engine stops. */
 static bool take_in(hy_engine *e)
 {
+    if (e->sched.waiting.count == 0 && e->sched.running_count == 0) log_experts(e, true);
     pthread_mutex_lock(&e->lock);
     while (!e->stop && e->intake.count == 0 && e->sched.waiting.count == 0 && e->sched.running_count == 0)
         pthread_cond_wait(&e->wake, &e->lock);
@@ -449,23 +464,6 @@ static bool take_in(hy_engine *e)
     bool go_on = !e->stop;
     pthread_mutex_unlock(&e->lock);
     return go_on;
-}
-
-/* Every LOG_SECONDS of work, what the streaming of experts did since the last line. */
-static void log_experts(hy_engine *e)
-{
-    hy_expert_stats now, *last = &e->logged;
-    double time = clock_seconds();
-    if (time < e->next_log || !model_expert_stats(e->model, &now)) return;
-    uint64_t hits = now.hits - last->hits, wants = hits + now.misses - last->misses;
-    if (e->next_log > 0 && wants > 0)
-        log_line(HY_LOG_INFO,
-                 "experts: %.1f %% of %" PRIu64 " were in the cache, %" PRIu64
-                 " of them by look-ahead; %.1f MB read, %.1f s waited",
-                 100.0 * (double)hits / (double)wants, wants, now.ahead_hits - last->ahead_hits,
-                 (double)(now.bytes_read - last->bytes_read) * 1e-6, now.wait_seconds - last->wait_seconds);
-    e->next_log = time + LOG_SECONDS;
-    *last = now;
 }
 
 static void *engine_main(void *arg)
@@ -486,8 +484,9 @@ static void *engine_main(void *arg)
         atomic_fetch_add(&e->prompt_tokens, (uint64_t)scheduler_advance(&e->sched));
         atomic_store(&e->blocks_used, blocks_count(e->sched.blocks) - blocks_free_count(e->sched.blocks));
         hand_out(e);
-        log_experts(e);
+        log_experts(e, false);
     }
     sweep(e, true);
+    log_experts(e, true);
     return NULL;
 }

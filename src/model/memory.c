@@ -8,8 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* For what is not counted: stacks, requests and their texts, buffers of the server, what the allocator keeps. */
-enum { MARGIN = 32 << 20 };
+/* A limit beyond what the machine has would be kept by no one: the program is ended, or swaps. */
+static void warn_of_machine(uint64_t limit)
+{
+    char given[32], has[32];
+    uint64_t machine = memory_total();
+    if (limit > machine)
+        log_line(HY_LOG_WARNING, "--memory %s is more than the %s of this machine: it may run out before the limit",
+                 memory_text(limit, given), memory_text(machine, has));
+}
 
 hy_status model_memory_resolve(hy_model *m, const hy_model_options *o, ops_options *options, hy_error *err)
 {
@@ -18,19 +25,28 @@ hy_status model_memory_resolve(hy_model *m, const hy_model_options *o, ops_optio
         return error_at(err, HY_USAGE, "--weights", "--weights is load or stream, not '%.40s'", name);
     bool stream = strcmp(name, "stream") == 0;
     if ((stream || o->memory) && (!m->ops->measure || !m->ops->expert_memory))
-        return error_at(err, HY_UNSUPPORTED, "--weights",
-                        "the %s backend has no --weights stream and no --memory: use cpu", m->ops->name);
+        return error_at(err, HY_USAGE, "--weights", "the %s backend has no --weights stream and no --memory: use cpu",
+                        m->ops->name);
     m->kind = options->weights = stream ? OPS_WEIGHTS_STREAM : OPS_WEIGHTS_LOAD;
     m->limit = o->memory;
+    warn_of_machine(m->limit);
     if (stream && !m->limit) m->limit = memory_resident() + memory_available() / 10 * 9;
     options->bounded = m->limit != 0;
     return HY_OK;
 }
 
+/* What memory_text shows of it is not less than `bytes`. */
+static uint64_t round_up(uint64_t bytes)
+{
+    uint64_t unit = 1;
+    while (bytes / unit >= 1000) unit *= 1000;
+    return bytes + (bytes / unit < 10 ? unit / 200 : unit / 20);
+}
+
 /* Bytes of limit that are not taken; 0: none, or the limit is exceeded. */
 static uint64_t left(const hy_model *m, uint64_t taken)
 {
-    uint64_t all = memory_resident() + MARGIN + m->engine_cache + taken;
+    uint64_t all = memory_resident() + MODEL_MEMORY_MARGIN + m->engine_cache + taken;
     return all < m->limit ? m->limit - all : 0;
 }
 
@@ -49,19 +65,25 @@ hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_o
     m->ops->measure(&m->weights.shape, options, &limits, &need);
     m->expert_least = need.expert_least;
     uint64_t cache = o->engine && o->engine->cache_bytes ? o->engine->cache_bytes : m->layout.row_bytes;
-    uint64_t taken = need.weights + need.step + cache + need.expert_least;
+    uint64_t taken = need.weights + need.step + cache + need.readers + need.expert_least;
     if (left(m, taken) > 0) return HY_OK;
-    char experts[96] = "";
+    uint64_t program = memory_resident() + MODEL_MEMORY_MARGIN;
+    char parts[8][32], experts[160] = "";
     if (need.expert_least)
-        snprintf(experts, sizeof experts, ", %.1f MB for the experts of two layers of a step",
-                 (double)need.expert_least * 1e-6);
-    return error_at(
-        err, HY_NO_FIT, "--memory",
-        "%.1f MB of memory are too little, %.1f MB are needed: %.1f MB of weights that stay, %.1f MB for a step "
-        "of %d rows (--max-num-batched-tokens), %.1f MB of KV cache%s, %.1f MB for the program",
-        (double)m->limit * 1e-6, (double)(memory_resident() + MARGIN + taken + 1) * 1e-6, (double)need.weights * 1e-6,
-        (double)need.step * 1e-6, limits.rows, (double)cache * 1e-6, experts,
-        (double)(memory_resident() + MARGIN) * 1e-6);
+        snprintf(experts, sizeof experts,
+                 ", %s for the experts of two layers of one token, %s of buffers of their readers",
+                 memory_text(need.expert_least, parts[0]), memory_text(need.readers, parts[1]));
+    return error_at(err, HY_NO_FIT, "--memory",
+                    "%s of memory are too little, %s are needed: %s of weights that stay, %s for a step of %d rows "
+                    "(--max-num-batched-tokens), %s of KV cache%s, %s for the program",
+                    memory_text(m->limit, parts[2]), memory_text(round_up(program + taken + 1), parts[3]),
+                    memory_text(need.weights, parts[4]), memory_text(need.step, parts[5]), limits.rows,
+                    memory_text(cache, parts[6]), experts, memory_text(program, parts[7]));
+}
+
+uint64_t model_memory_for_cache(uint64_t room, uint64_t row_bytes)
+{
+    return room / 4 > 4 * row_bytes ? room / 4 : 4 * row_bytes;
 }
 
 uint64_t model_memory_available(const hy_model *m, const ops_limits *limits)
@@ -73,14 +95,22 @@ uint64_t model_memory_available(const hy_model *m, const ops_limits *limits)
     m->ops->measure(&m->weights.shape, &options, limits, &need);
     uint64_t room = left(m, need.step + m->expert_least);
     if (room < available) available = room;
-    /* A cache takes up to half of what is free, which is better spent on experts. Two blocks are the least. */
-    if (m->expert_least) available = available / 4 > 4 * m->layout.row_bytes ? available / 4 : 4 * m->layout.row_bytes;
-    return available;
+    return m->expert_least ? model_memory_for_cache(available, m->layout.row_bytes) : available;
 }
 
 void model_memory_begin(hy_model *m)
 {
     if (m->expert_least) m->ops->expert_memory(m->backend, 0, NULL);
+}
+
+static void log_cache(const hy_model *m)
+{
+    hy_expert_stats stats;
+    char cache[32], limit[32];
+    if (!model_expert_stats(m, &stats)) return;
+    log_line(HY_LOG_INFO, "expert cache: %llu of %llu experts, %s of the %s that the process may take; read by %s",
+             (unsigned long long)stats.slots, (unsigned long long)stats.experts,
+             memory_text(stats.slots * stats.slot_bytes, cache), memory_text(m->limit, limit), stats.io);
 }
 
 hy_status model_memory_take(hy_model *m, uint64_t cache_bytes, hy_error *err)
@@ -92,18 +122,15 @@ hy_status model_memory_take(hy_model *m, uint64_t cache_bytes, hy_error *err)
     if (room > m->expert_least) {
         /* Without an engine yet, half of it: a step and its cache are still to come. */
         if (!m->engine_cache) room = room / 2 > m->expert_least ? room / 2 : m->expert_least;
-        hy_expert_stats stats;
         hy_status status = m->expert_least ? m->ops->expert_memory(m->backend, room, err) : HY_OK;
-        if (status == HY_OK && m->engine_cache && model_expert_stats(m, &stats))
-            log_line(HY_LOG_INFO, "expert cache: %llu of %llu experts (%.1f MB of %.1f MB allowed), read by %s",
-                     (unsigned long long)stats.slots, (unsigned long long)stats.experts,
-                     (double)(stats.slots * stats.slot_bytes) * 1e-6, (double)m->limit * 1e-6, stats.io);
+        if (status == HY_OK && m->engine_cache) log_cache(m);
         return status;
     }
-    uint64_t need = memory_resident() + MARGIN + m->engine_cache + m->expert_least;
+    uint64_t need = memory_resident() + MODEL_MEMORY_MARGIN + m->engine_cache + m->expert_least;
     m->engine_cache -= cache_bytes;
-    return error_at(err, HY_NO_FIT, "--memory", "%.1f MB of memory are too little, %.1f MB are needed%s",
-                    (double)m->limit * 1e-6, (double)(need + 1) * 1e-6,
+    char limit[32], needed[32];
+    return error_at(err, HY_NO_FIT, "--memory", "%s of memory are too little, %s are needed%s",
+                    memory_text(m->limit, limit), memory_text(round_up(need + 1), needed),
                     cache_bytes
                         ? ": give the KV cache (--kv-cache-memory-bytes) or the steps (--max-num-batched-tokens) less"
                         : "");
@@ -120,4 +147,22 @@ void model_memory_give(hy_model *m, uint64_t cache_bytes)
 bool model_expert_stats(const hy_model *m, hy_expert_stats *out)
 {
     return m->kind == OPS_WEIGHTS_STREAM && m->ops->expert_stats(m->backend, out);
+}
+
+const char *model_expert_text(const hy_expert_stats *now, const hy_expert_stats *since, char out[MODEL_EXPERT_TEXT])
+{
+    static const hy_expert_stats zero;
+    const hy_expert_stats *last = since ? since : &zero;
+    char bytes[32], cache[32];
+    uint64_t hits = now->hits - last->hits, wants = hits + now->misses - last->misses;
+    double percent = wants ? 100.0 / (double)wants : 0;
+    snprintf(out, MODEL_EXPERT_TEXT,
+             "experts: %s read (%s) in %llu loads, %.1f s waited; %llu wanted, %.1f %% in the cache (%.1f %% by "
+             "look-ahead); cache of %llu of %llu experts, %s",
+             memory_text(now->bytes_read - last->bytes_read, bytes), now->io,
+             (unsigned long long)(now->loaded - last->loaded), now->wait_seconds - last->wait_seconds,
+             (unsigned long long)wants, percent * (double)hits, percent * (double)(now->ahead_hits - last->ahead_hits),
+             (unsigned long long)now->slots, (unsigned long long)now->experts,
+             memory_text(now->slots * now->slot_bytes, cache));
+    return out;
 }

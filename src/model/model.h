@@ -41,6 +41,12 @@ int model_max_len(const hy_model *model);
  * or not; the expert cache is what remains. */
 
 enum { MODEL_DEFAULT_ROWS = 512, MODEL_DEFAULT_SEQUENCES = 256 }; /* of an engine */
+/* For what is not counted: stacks, requests and their texts, buffers of the server, what the allocator keeps. */
+enum { MODEL_MEMORY_MARGIN = 32 << 20 };
+
+/* What an engine's cache with streamed experts is planned within, of `room` bytes for both: most of them are better spent
+ * on experts, and two blocks are the least. */
+uint64_t model_memory_for_cache(uint64_t room, uint64_t row_bytes);
 
 /* What the plan of an engine's cache may take as free: memory_available(), within the limit. */
 uint64_t model_memory_available(const hy_model *model, const ops_limits *limits);
@@ -52,5 +58,8 @@ hy_status model_memory_take(hy_model *model, uint64_t cache_bytes, hy_error *err
 void model_memory_give(hy_model *model, uint64_t cache_bytes);
 /* False: the weights are not streamed. From any thread. */
 bool model_expert_stats(const hy_model *model, hy_expert_stats *out);
+/* What happened between two readings, `since` NULL: since the model was opened, in one line. Returns `out`. */
+enum { MODEL_EXPERT_TEXT = 320 };
+const char *model_expert_text(const hy_expert_stats *now, const hy_expert_stats *since, char out[MODEL_EXPERT_TEXT]);
 
 #endif

@@ -59,7 +59,7 @@ struct hy_model {
     uint64_t engine_cache; /* bytes of the engines' caches */
 };
 
-/* hy_model_options.weights and .memory into the model and `options`. HY_USAGE, HY_UNSUPPORTED. */
+/* hy_model_options.weights and .memory into the model and `options`. HY_USAGE. */
 hy_status model_memory_resolve(hy_model *m, const hy_model_options *o, ops_options *options, hy_error *err);
 /* HY_NO_FIT with what is needed, before weights are read. */
 hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_options *options, hy_error *err);

@@ -189,12 +189,19 @@ static int error_status(hy_status status)
     return status == HY_BAD_INPUT || status == HY_USAGE || status == HY_NO_FIT ? 400 : 500;
 }
 
+/* What is the server's fault may name its files: the engine has logged it, clients are told where to look. */
+static const char *error_text(const hy_error *error)
+{
+    if (error_status(error->status) != 500 || !strchr(error->message, '/')) return error->message;
+    return "the server could not compute this answer; its log says why";
+}
+
 static void finish_stream(chat *c, const chat_ending *end, const hy_error *error)
 {
     if (end->finish == HY_FINISH_ERROR) {
         http_stream_begin(c->x);
         buffer event = {0};
-        http_write_error(&event, error_status(error->status), "InternalServerError", NULL, false, error->message);
+        http_write_error(&event, error_status(error->status), "InternalServerError", NULL, false, error_text(error));
         send(c, &event);
     } else if (c->asked.include_usage) {
         buffer event = {0};
@@ -209,7 +216,7 @@ static void finish_stream(chat *c, const chat_ending *end, const hy_error *error
 static void finish_whole(chat *c, const chat_ending *end, const hy_error *error)
 {
     if (end->finish == HY_FINISH_ERROR) {
-        http_reply_error(c->x, error_status(error->status), "InternalServerError", NULL, false, error->message);
+        http_reply_error(c->x, error_status(error->status), "InternalServerError", NULL, false, error_text(error));
         c->x = NULL;
         return;
     }

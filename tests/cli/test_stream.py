@@ -6,6 +6,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,16 @@ def run(*args):
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0), err.seek(0)
         return child.returncode, out.read().decode(), err.read().decode(), usage.ru_maxrss * 1024
+
+
+def wanted(line):
+    return int(line.split(" wanted")[0].split()[-1])
+
+
+def size(text):
+    """Bytes of a text that begins with "31.9 MB"."""
+    number, unit = re.match(r"([\d.]+) (B|kB|MB|GB)", text).groups()
+    return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 
 
 class Stream(unittest.TestCase):
@@ -109,15 +120,19 @@ class Stream(unittest.TestCase):
         code, out, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "100MB", *SMALL, "--verbose")
         self.assertEqual(code, 0)
         self.assertEqual(len(out.split()), 24)
-        self.assertRegex(err, r"expert cache: \d+ of 224 experts")
+        self.assertRegex(err, r"expert cache: \d+ of 224 experts, .* of the 100.0 MB that the process may take")
         self.assertRegex(err, r"experts: [\d.]+ MB read \(.*\) in \d+ loads, .* wanted, [\d.]+ % in the cache")
+        # What the engine logged since it began is what the command ends with.
+        lines = [line.split("experts: ")[1] for line in err.splitlines() if "experts: " in line and " loads" in line]
+        self.assertEqual(len(lines), 2, err)
+        self.assertEqual(wanted(lines[0]), wanted(lines[1]))
 
     def test_refusals(self):
         code, out, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "40MB")
         self.assertEqual((code, out), (4, ""))
         self.assertRegex(err, r"^hayate: 40.0 MB of memory are too little, [\d.]+ MB are needed: .*\n$")
         # What it names is enough, and hardly more than enough.
-        need = float(err.split("too little, ")[1].split()[0]) * 1e6
+        need = size(err.split("too little, ")[1])
         loaded, _ = self.generate()
         streamed, _ = self.generate("--weights", "stream", "--memory", int(need) + 4_000_000)
         self.assertEqual(streamed["ids"], loaded["ids"])
@@ -125,8 +140,22 @@ class Stream(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("--weights is load or stream, not 'mapped'", err)
         code, _, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--backend", "reference")
-        self.assertEqual(code, 3)
+        self.assertEqual(code, 2)
         self.assertIn("use cpu", err)
+        code, _, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", 1)
+        self.assertEqual(code, 4)
+        self.assertRegex(err, r"^hayate: 1 B of memory are too little, [\d.]+ MB are needed: .*\n$")
+
+    def test_the_limit_names_its_parts(self):
+        _, _, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "40MB")
+        parts = [size(part) for part in err.split("are needed: ")[1].split(", ")]
+        self.assertEqual(len(parts), 6, err) # weights, step, KV cache, experts, readers, program
+        self.assertAlmostEqual(sum(parts), size(err.split("too little, ")[1]), delta=1e6)
+
+    def test_a_limit_beyond_the_machine(self):
+        code, _, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "900TB")
+        self.assertEqual(code, 0)
+        self.assertRegex(err, r"WARNING.* --memory 900.0 TB is more than the [\d.]+ GB of this machine")
 
     def test_file_cut_while_running(self):
         cut = pathlib.Path(self.folder.name) / "cut"

@@ -14,10 +14,11 @@
  *
  * Reading: an expert is cut into chunks of about 1 MiB of rows, the queue of a reader keeps several under way, and the
  * reader packs what has arrived (cpu_linear_pack_rows). Chunks are handed out in the order of need, so that one expert is
- * complete before the bandwidth goes to the next. Block scales are checked where checkpoints are otherwise checked at open.
+ * complete before the bandwidth goes to the next. The block scales of an expert are checked while it is packed: with loaded
+ * weights that is done when the model is opened, and streamed experts are not read then.
  *
- * Eviction: the expert whose uses, each of which counts half as much after HEAT_HALF steps, weigh least; between equals the
- * one whose layer comes last from here, as layers are walked in a circle. Experts that are wanted, or guessed for a layer
+ * Eviction: the expert whose uses, each of which counts half as much after 64 steps, weigh least; between equals the one
+ * whose layer was passed last, which is the one that comes again last. Experts that are wanted, or guessed for a layer
  * that is still to come, stay.
  */
 #ifndef HAYATE_BACKEND_CPU_EXPERT_STORE_H
@@ -35,8 +36,8 @@ enum {
 
 /* The experts of one layer, borrowed. */
 typedef struct expert_layer {
-    const weight *w[EXPERT_PARTS];     /* [experts]; NULL: a layer without experts */
-    cpu_linear *linear[EXPERT_PARTS];  /* [experts] shapes; `data` is the store's */
+    const weight *w[EXPERT_PARTS];    /* [experts]; NULL: a layer without experts */
+    cpu_linear *linear[EXPERT_PARTS]; /* [experts] shapes; `data` is the store's */
 } expert_layer;
 
 typedef enum expert_io { EXPERT_IO_AUTO, EXPERT_IO_URING, EXPERT_IO_PREAD } expert_io;
@@ -62,12 +63,12 @@ size_t expert_store_own_bytes(const expert_store *store); /* that it takes besid
 /* Forgets all experts and makes as many slots as fit `bytes`, 0 as well. HY_NO_FIT: no memory. Not within a layer. */
 hy_status expert_store_resize(expert_store *store, uint64_t bytes, hy_error *err);
 
-/* At least one slot. `wanted` [count] ascending, copied. */
+/* Needs at least one slot. `wanted` [count] ascending, copied. */
 void expert_store_want(expert_store *store, int layer, const int32_t *wanted, int count);
 void expert_store_ahead(expert_store *store, int layer, const int32_t *guess, int count);
 /*
  * Pins the wanted experts [from, *end), at least one. After HY_FAILED (a read failed) or HY_BAD_MODEL (a damaged scale)
- * nothing is pinned or wanted any more; what was released stays.
+ * nothing is pinned or wanted any more; experts that were taken and released before remain in the cache.
  */
 hy_status expert_store_take(expert_store *store, int from, int *end, hy_error *err);
 void expert_store_release(expert_store *store, int from, int end);

@@ -185,7 +185,7 @@ void cpu_weights_measure(const ops_model *m, bool stream, ops_memory *out)
     }
     out->expert_least = 2 * (uint64_t)m->experts_per_token * out->expert;
     if (stream) {
-        out->weights += EXPERT_STORE_OWN;
+        out->readers = EXPERT_STORE_OWN;
         return;
     }
     out->weights += out->all_experts;
