@@ -4,7 +4,7 @@
  *     bench_machine   the machine and its settings
  *     bench_read, bench_peak   what memory and cores can do, measured beside everything else
  *     bench_cost      what an operation must do at least
- *     bench_rows, bench_step   steps over random sequences, timed
+ *     bench_rows, bench_step, bench_rate   steps over random sequences, timed
  *     bench_report, bench_against   tables, JSON, comparison
  */
 #ifndef HAYATE_CLI_BENCH_H
@@ -22,5 +22,9 @@ int bench_prefill(int argc, char **argv);
 /* "0,4096,64K" into values of [low, high]. HY_USAGE names `flag`. */
 hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int64_t high, int32_t out[BENCH_MAX_LIST],
                            int *count, hy_error *err);
+/* A figure with three significant digits, no exponent and at most seven decimals. */
+const char *bench_digits(double value, char out[24]);
+/* One line on stdout: what a share above 100 % means. */
+void bench_note_above(void);
 
 #endif

@@ -6,7 +6,7 @@
 #include "cli/bench_machine.h"
 #include "hayate.h"
 
-enum { AGAINST_ROWS = 256, AGAINST_DIFFERENCES = 12 };
+enum { AGAINST_ROWS = 256, AGAINST_DIFFERENCES = 20 };
 
 /* One earlier row, found again by its labels. */
 typedef struct bench_earlier {

@@ -22,6 +22,9 @@
 #include "cli/cli.h"
 #include "cli/geometry.h"
 
+/* Contexts where no flag says one, told from the same number given. */
+#define CONTEXT_NOT_GIVEN UINT64_MAX
+enum { CONTEXT = 16384, INDEX_CONTEXT = 512 << 10, SCORE_ROWS = 4 };
 enum { MAX_COUNT = 1024, VOCAB = 16384, NARROW = 64, MAX_RUNS = 1000 };
 
 static const char usage[] = "bench kernels [GEOMETRY] [flags]";
@@ -36,7 +39,7 @@ static const char about[] =
 typedef struct kernel_bench {
     const char *rows_text, *backend, *against_path;
     int threads, runs;
-    int context;            /* of attention and selection */
+    uint64_t context;       /* of attention and selection */
     uint64_t index_context; /* of the index scores alone */
     uint64_t read_bytes;
     bool json;
@@ -174,11 +177,13 @@ static hy_status time_attention(kernel_bench *b, network *n, hy_error *err)
     for (int i = 0; i < b->counts && status == HY_OK; i++) {
         bench_result r;
         int32_t rows = b->count[i];
-        status = bench_step_measure(&n->setup, &n->rows, 1, b->context, rows, false, b->runs, cli_progress, &r, err);
+        status = bench_step_measure(&n->setup, &n->rows, 1, (int32_t)b->context, rows, false, b->runs, cli_progress, &r,
+                                    err);
         for (int k = 0; k < 3 && status == HY_OK; k++)
             if (r.op[shown[k]].calls)
                 kernel_report_add(&b->report, bench_op_names[shown[k]], shown[k] == BENCH_ROUTE ? "fp32" : "NVFP4",
-                                  rows, shown[k] == BENCH_ROUTE ? 0 : b->context, &r, shown[k], b->errors.op[shown[k]]);
+                                  rows, shown[k] == BENCH_ROUTE ? 0 : (int64_t)b->context, &r, shown[k],
+                                  b->errors.op[shown[k]]);
     }
     return status;
 }
@@ -234,12 +239,12 @@ static hy_status time_scores(kernel_bench *b, network *n, int32_t rows, hy_error
 
 static hy_status run_scores(kernel_bench *b, network *n, hy_error *err)
 {
-    int32_t positions = (int32_t)b->index_context + 4;
-    hy_status status = open_backend(b, n, MOE_ACTIVATION_NONE, 4, 1, positions, err);
+    int32_t positions = (int32_t)b->index_context + SCORE_ROWS;
+    hy_status status = open_backend(b, n, MOE_ACTIVATION_NONE, SCORE_ROWS, 1, positions, err);
     if (status == HY_OK)
         status = bench_rows_fill(b->ops, n->setup.cache, &n->layout, &n->rows, 1, positions, true, cli_progress, err);
     if (status == HY_OK) status = time_scores(b, n, 1, err);
-    if (status == HY_OK) status = time_scores(b, n, 4, err);
+    if (status == HY_OK) status = time_scores(b, n, SCORE_ROWS, err);
     close_backend(n);
     return status;
 }
@@ -250,8 +255,8 @@ static hy_status run_attention(kernel_bench *b, hy_error *err)
     ops_model shape = narrow_shape(b);
     uint64_t token = 2 * (uint64_t)shape.kv_heads * cache_vector_bytes(CACHE_NVFP4, shape.head_dim) +
                      cache_vector_bytes(CACHE_NVFP4, shape.index_dim);
-    uint64_t tokens = b->index_context > (uint64_t)b->context ? b->index_context : (uint64_t)b->context;
-    int32_t rows = most_rows(b), positions = b->context + rows;
+    uint64_t tokens = b->index_context > b->context ? b->index_context : b->context;
+    int32_t rows = most_rows(b), positions = (int32_t)b->context + rows;
     hy_status status = check_memory(b, bench_synthetic_bytes(&shape, 1, 1), 2 * token * tokens, err);
     if (status == HY_OK) status = bench_synthetic_open(&shape, 1, 1, &n.weights, err);
     if (status == HY_OK) status = open_backend(b, &n, MOE_ACTIVATION_NONE, rows, 1, positions, err);
@@ -299,6 +304,33 @@ static hy_status run_sampling(kernel_bench *b, hy_error *err)
 /* ---- The command --------------------------------------------------------------------------------------------------
  */
 
+/* What the geometry allows: a context that was not given, and that of the index scores, is cut to it and said. */
+static hy_status fit_contexts(kernel_bench *b, const char *name, hy_error *err)
+{
+    uint64_t positions = (uint64_t)b->geometry.config.max_positions, rows = (uint64_t)most_rows(b);
+    if (rows > positions)
+        return error_at(err, HY_USAGE, "--rows", "%.80s has %llu positions: --rows takes at most that many, not %llu",
+                        name, (unsigned long long)positions, (unsigned long long)rows);
+    uint64_t most = positions - rows, most_index = positions > SCORE_ROWS ? positions - SCORE_ROWS : 0;
+    if (b->context == CONTEXT_NOT_GIVEN) {
+        b->context = CONTEXT < most ? CONTEXT : most;
+        if (b->context < CONTEXT)
+            fprintf(stderr, "context %llu instead of %d: %.80s has %llu positions\n", (unsigned long long)most, CONTEXT,
+                    name, (unsigned long long)positions);
+    }
+    if (b->context > most)
+        return error_at(err, HY_USAGE, "--context", "--context takes 0 to %llu with these rows, not %llu",
+                        (unsigned long long)most, (unsigned long long)b->context);
+    if (b->index_context == CONTEXT_NOT_GIVEN) b->index_context = INDEX_CONTEXT;
+    if (b->index_context > most_index) {
+        fprintf(stderr, "index context %llu instead of %llu: %.80s has %llu positions\n",
+                (unsigned long long)most_index, (unsigned long long)b->index_context, name,
+                (unsigned long long)positions);
+        b->index_context = most_index;
+    }
+    return HY_OK;
+}
+
 static hy_status prepare(kernel_bench *b, const char *name, hy_error *err)
 {
     if (b->runs < 1 || b->runs > MAX_RUNS)
@@ -307,12 +339,8 @@ static hy_status prepare(kernel_bench *b, const char *name, hy_error *err)
     if (status == HY_OK) status = geometry_load(name, &b->geometry, err);
     if (status == HY_OK) status = layout_check(&b->geometry.config, SCHEME_M31, err);
     if (status != HY_OK) return status;
-    int64_t most = b->geometry.config.max_positions;
-    if (b->context < 0 || b->context + (int64_t)most_rows(b) > most)
-        return error_at(err, HY_USAGE, "--context", "--context takes 0 to %lld with these rows, not %d",
-                        (long long)most - most_rows(b), b->context);
-    if (b->index_context + 4 > (uint64_t)most)
-        b->index_context = most > 4 ? (uint64_t)most - 4 : 0; /* what the geometry allows */
+    status = fit_contexts(b, name, err);
+    if (status != HY_OK) return status;
     b->ops = ops_find(b->backend);
     if (!b->ops)
         return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", b->backend,
@@ -322,6 +350,7 @@ static hy_status prepare(kernel_bench *b, const char *name, hy_error *err)
     if (status == HY_OK) status = threads_open(b->threads, &b->pool, err);
     if (!b->read_bytes) b->read_bytes = bench_read_default_bytes();
     if (status == HY_OK) status = bench_read_open(b->read_bytes, b->pool, &b->read, err);
+    if (status == HY_OK) bench_read_warn(b->read.bytes);
     return status;
 }
 
@@ -343,13 +372,15 @@ int bench_kernels(int argc, char **argv)
 {
     kernel_bench *b = calloc(1, sizeof *b);
     if (!b) return 1;
-    b->rows_text = "1,4,16,64,256", b->runs = 5, b->backend = "cpu", b->context = 16384, b->index_context = 512 << 10;
+    b->rows_text = "1,4,16,64,256", b->runs = 5, b->backend = "cpu", b->context = b->index_context = CONTEXT_NOT_GIVEN;
     const cli_option flags[] = {
         {"rows", "LIST", "rows that go through an operation together (default 1,4,16,64,256)", &b->rows_text,
          CLI_STRING},
-        {"context", "N", "tokens before the rows, for selection and attention (default 16384)", &b->context, CLI_INT},
-        {"index-context", "N", "tokens of the index scores, such as 512K; 0: none (default 512K)", &b->index_context,
+        {"context", "N",
+         "tokens before the rows, for selection and attention (default 16K, or what the geometry allows)", &b->context,
          CLI_SIZE},
+        {"index-context", "N", "tokens of the index scores, 0: none (default 512K); cut to what the geometry allows",
+         &b->index_context, CLI_SIZE},
         {"runs", "N", "runs whose medians are shown (default 5)", &b->runs, CLI_INT},
         {"read-buffer", "SIZE", "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory)",
          &b->read_bytes, CLI_SIZE},

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "cli/bench.h"
 #include "cli/bench_peak.h"
 #include "cli/cli.h"
 
@@ -27,9 +28,14 @@ void kernel_report_begin(kernel_report *r)
            cli_format_bytes(r->read_bytes, bytes));
     bench_peak_print();
     if (r->against.root) bench_against_print(&r->against);
+    fflush(stdout);
+}
+
+/* Before the first row, not with the heading: weights are prepared in between. */
+static void print_columns(const kernel_report *r)
+{
     printf("\n%-24s %5s %8s %10s %9s %9s %8s %9s  %-8s %8s %9s%s\n", "operation", "rows", "context", "ms", "MB", "GOP",
            "GB/s", "GOP/s", "bound by", "of bound", "error", r->against.root ? "   speed x" : "");
-    fflush(stdout);
 }
 
 static const bench_earlier *earlier(const kernel_report *r, const kernel_row *row)
@@ -42,15 +48,18 @@ static const bench_earlier *earlier(const kernel_report *r, const kernel_row *ro
 static void print_row(const kernel_report *r, const kernel_row *row)
 {
     const bench_earlier *e = earlier(r, row);
+    char bytes[24], operations[24], reads[24], does[24];
+    if (row == r->row) print_columns(r);
     printf("%-24s %5d", row->name, row->rows);
     if (row->context)
         printf(" %8lld", (long long)row->context);
     else
         printf(" %8s", "");
-    printf(" %10.4f %9.3f %9.3f", 1e3 * row->seconds, row->bytes / 1e6, row->operations / 1e9);
+    printf(" %10.4f %9s %9s", 1e3 * row->seconds, bench_digits(row->bytes / 1e6, bytes),
+           bench_digits(row->operations / 1e9, operations));
     if (row->bound > 0)
-        printf(" %8.2f %9.1f  %-8s %6.1f %%", row->bytes / row->seconds / 1e9, row->operations / row->seconds / 1e9,
-               row->binds, 100 * row->fraction);
+        printf(" %8s %9s  %-8s %6.1f %%", bench_digits(row->bytes / row->seconds / 1e9, reads),
+               bench_digits(row->operations / row->seconds / 1e9, does), row->binds, 100 * row->fraction);
     else
         printf(" %8s %9s  %-8s %8s", "", "", "", "");
     if (isnan(row->error))
@@ -115,7 +124,7 @@ static void write_row(const kernel_report *r, const kernel_row *row, json_writer
     writer_key(w, "batch"), writer_integer(w, row->rows);
     member(w, "seconds", row->seconds);
     member(w, "rows_per_second", row->rows / row->seconds);
-    member(w, "bytes", row->bytes);
+    writer_key(w, "bytes"), writer_unsigned(w, (uint64_t)(row->bytes + 0.5));
     member(w, "operations", row->operations);
     if (row->bound > 0) {
         member(w, "bytes_per_second", row->bytes / row->seconds);
@@ -169,6 +178,9 @@ static bool print_json(const kernel_report *r)
 bool kernel_report_end(kernel_report *r)
 {
     if (r->json) return print_json(r);
+    bool above = false;
+    for (int i = 0; i < r->count; i++) above = above || r->row[i].fraction > 1;
+    if (above) bench_note_above();
     printf("\nread pass %.1f GB/s; peaks", r->moment.read / 1e9);
     for (int i = 0; i < BENCH_PEAKS; i++)
         printf("%s %s %.0f", i ? "," : "", bench_peak_names[i], r->moment.peaks[i] / 1e9);

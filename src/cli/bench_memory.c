@@ -156,6 +156,7 @@ static hy_status run(memory_bench *b, hy_error *err)
     if (status == HY_OK && b->against.root) bench_against_machine(&b->against, &b->machine);
     if (!b->bytes) b->bytes = bench_read_default_bytes();
     if (status == HY_OK) status = bench_read_check(b->bytes, err);
+    if (status == HY_OK) bench_read_warn(b->bytes);
     if (status == HY_OK && !b->json) print_heading(b);
     for (int n = 1; n <= b->threads && status == HY_OK; n++) {
         status = measure(b, n, err);

@@ -88,7 +88,7 @@ static hy_status check_fit(const model_bench *b, hy_error *err)
 {
     int64_t positions = (int64_t)largest(b->context, b->context_count) + rows_each(b);
     if (positions > model_max_len(b->model))
-        return error_at(err, HY_NO_FIT, "--context",
+        return error_at(err, HY_USAGE, "--context",
                         "a context of %d and %d more are beyond the model's %d positions: give a smaller --context",
                         largest(b->context, b->context_count), rows_each(b), model_max_len(b->model));
     const cache_layout *layout = model_cache_layout(b->model);
@@ -111,11 +111,44 @@ static hy_status check_fit(const model_bench *b, hy_error *err)
                     need, has, (long long)fits);
 }
 
+/* The read buffer and the cache count to --memory as an engine's cache does; streamed experts get what is left. */
+static hy_status take_memory(const model_bench *b, uint64_t cache_bytes, hy_error *err)
+{
+    hy_error why = {0};
+    char read[32], cache[32];
+    hy_status status = model_memory_take(b->model, b->read_bytes + cache_bytes, &why);
+    if (status != HY_OK) *err = why;
+    if (status != HY_NO_FIT) return status;
+    char *advice = strstr(why.message, ": "); /* that of an engine */
+    if (advice) *advice = 0;
+    return error_at(err, HY_NO_FIT, "--memory",
+                    "%.120s, of which %s are the read buffer and %s the cache of this bench: give a smaller "
+                    "--read-buffer, --context or --batch, or more --memory",
+                    why.message, cli_format_bytes(b->read_bytes, read), cli_format_bytes(cache_bytes, cache));
+}
+
+/* The read buffer, before the weights are read. */
+static hy_status check_read_buffer(model_bench *b, hy_error *err)
+{
+    char want[32], limit[32];
+    uint64_t memory = b->options.memory;
+    if (!b->read_bytes) {
+        b->read_bytes = bench_read_default_bytes();
+        if (memory && b->read_bytes > memory / 8) b->read_bytes = memory / 8;
+    }
+    if (memory && b->read_bytes >= memory)
+        return error_at(err, HY_NO_FIT, "--read-buffer",
+                        "a read buffer of %s leaves nothing of --memory %s: give a smaller --read-buffer",
+                        cli_format_bytes(b->read_bytes, want), cli_format_bytes(memory, limit));
+    hy_status status = bench_read_check(b->read_bytes, err);
+    if (status == HY_OK) bench_read_warn(b->read_bytes);
+    return status;
+}
+
 static hy_status open_parts(model_bench *b, hy_error *err)
 {
     const hy_ops *ops = model_ops(b->model);
     ops_backend *backend = model_backend(b->model);
-    if (!b->read_bytes) b->read_bytes = bench_read_default_bytes();
     hy_status status = check_fit(b, err);
     if (status != HY_OK) return status;
     int32_t positions = largest(b->context, b->context_count) + rows_each(b), sequences = most_sequences(b);
@@ -130,11 +163,14 @@ static hy_status open_parts(model_bench *b, hy_error *err)
         .read = strcmp(b->heading.model.readback, "e4m3") ? READBACK_EXACT : READBACK_E4M3,
         .activation = strcmp(b->heading.model.moe_activation, "nvfp4") ? MOE_ACTIVATION_NONE : MOE_ACTIVATION_NVFP4,
     };
-    status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);
-    if (status == HY_OK) status = bench_rows_open(rows, sequences, positions, &b->rows, err);
-    if (status == HY_OK) status = ops->cache_open(backend, layout, sequences * b->rows.blocks, &b->setup.cache, err);
     ops_limits limits = {.rows = rows, .logit_rows = sequences, .positions = positions};
+    model_memory_begin(b->model);
+    status = bench_rows_open(rows, sequences, positions, &b->rows, err);
     if (status == HY_OK) status = ops->step_open(backend, &limits, &b->setup.step, err);
+    if (status == HY_OK)
+        status = take_memory(b, (uint64_t)sequences * (uint64_t)b->rows.blocks * layout->row_bytes, err);
+    if (status == HY_OK) status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);
+    if (status == HY_OK) status = ops->cache_open(backend, layout, sequences * b->rows.blocks, &b->setup.cache, err);
     if (status == HY_OK)
         status = bench_rows_fill(ops, b->setup.cache, layout, &b->rows, sequences, positions, false, cli_progress, err);
     return status;
@@ -155,20 +191,26 @@ static void close_parts(model_bench *b)
 static void make_heading(model_bench *b)
 {
     bench_heading *h = &b->heading;
-    char threads_now[16];
+    char threads_now[16], memory_now[32];
     h->bench = b->bench, h->machine = bench_machine_read();
     h->threads = threads_count(b->setup.pool), h->runs = b->runs;
     h->head = b->head != 0, h->read_bytes = b->read.bytes;
+    h->weights = b->options.weights && *b->options.weights ? b->options.weights : "load";
+    h->memory = b->options.memory;
     if (!b->against.root) return;
     bench_against *a = &b->against;
     snprintf(threads_now, sizeof threads_now, "%d", h->threads);
     bench_against_machine(a, &h->machine);
     bench_against_setting(a, NULL, "threads", threads_now);
     bench_against_setting(a, NULL, "head", h->head ? "true" : "false");
+    snprintf(memory_now, sizeof memory_now, "%llu", (unsigned long long)h->memory);
+    bench_against_setting(a, NULL, "weights", h->weights);
+    bench_against_setting(a, NULL, "memory", memory_now);
     bench_against_setting(a, "model", "name", h->model.name);
     bench_against_setting(a, "model", "backend", h->model.backend);
     bench_against_setting(a, "model", "kv_cache_dtype", h->model.kv_cache_dtype);
     bench_against_setting(a, "model", "indexer_kv_dtype", h->model.indexer_kv_dtype);
+    bench_against_setting(a, "model", "readback", h->model.readback);
     bench_against_setting(a, "model", "moe_activation", h->model.moe_activation);
 }
 
@@ -185,11 +227,10 @@ static hy_status run_rows(model_bench *b, hy_error *err)
                                         b->head != 0, b->runs, cli_progress, r, err);
             if (status != HY_OK) break;
             b->result_count++;
-            if (!b->json) bench_print_row(&b->heading, &b->setup.shape, r, against);
+            if (!b->json) bench_print_row(&b->heading, r, against);
             fflush(stdout);
         }
-    if (status == HY_OK && b->json &&
-        !bench_print_json(&b->heading, &b->setup.shape, b->result, b->result_count, against))
+    if (status == HY_OK && b->json && !bench_print_json(&b->heading, b->result, b->result_count, against))
         status = error_memory(err, "the JSON", 1 << 20);
     return status;
 }
@@ -198,8 +239,14 @@ static int run(model_bench *b, const char *path)
 {
     hy_error err = {0};
     hy_status status = parse_flags(b, &err);
+    hy_engine_options step = {0}; /* what --memory must hold at least */
     b->options.on_progress = cli_progress;
     cli_catch_interrupt();
+    if (status == HY_OK) status = check_read_buffer(b, &err);
+    if (status == HY_OK) {
+        step.max_num_seqs = most_sequences(b), step.max_num_batched_tokens = most_sequences(b) * rows_each(b);
+        b->options.engine = &step;
+    }
     if (status == HY_OK) status = hy_model_open(path, &b->options, &b->model, &err);
     if (status == HY_OK) status = open_parts(b, &err);
     if (status == HY_OK) {
@@ -227,7 +274,8 @@ static int command(const char *bench, const char *about, const char *batches, in
          CLI_STRING},
         {"runs", "N", "runs whose medians are shown (default 5)", &b->runs, CLI_INT},
         {"head", NULL, "with the output projection, or --no-head (default: with it)", &b->head, CLI_SWITCH},
-        {"read-buffer", "SIZE", "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory)",
+        {"read-buffer", "SIZE",
+         "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory or of --memory)",
          &b->read_bytes, CLI_SIZE},
         {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
         {"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING},
@@ -243,8 +291,9 @@ static int command(const char *bench, const char *about, const char *batches, in
         {"weights", "KIND", "load (default), or stream: experts are read from the files as they are needed",
          &m->weights, CLI_STRING},
         {"memory", "SIZE",
-         "most memory of the whole process with --weights stream (default: nine tenths of what is free)", &m->memory,
-         CLI_SIZE},
+         "most memory of the whole process with the read buffer (default with --weights stream: nine tenths of what is "
+         "free)",
+         &m->memory, CLI_SIZE},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},
     };

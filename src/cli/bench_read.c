@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "cli/cli.h"
 
@@ -59,8 +60,19 @@ hy_status bench_read_check(uint64_t bytes, hy_error *err)
     char want[32], free_bytes[32];
     uint64_t available = memory_available();
     if (bytes <= available / 10 * 9) return HY_OK;
-    return error_at(err, HY_NO_FIT, "--read-buffer", "a read buffer of %s does not fit into %s of free memory",
+    return error_at(err, HY_NO_FIT, "--read-buffer",
+                    "a read buffer of %s does not fit into %s of free memory: give a smaller --read-buffer",
                     cli_format_bytes(bytes, want), cli_format_bytes(available, free_bytes));
+}
+
+void bench_read_warn(uint64_t bytes)
+{
+    char has[32], cache[32];
+    if (bytes >= bench_read_cache_bytes()) return;
+    log_line(HY_LOG_WARNING,
+             "a read buffer of %s is smaller than the last-level cache of %s: its passes, and so the "
+             "bounds, may be those of the cache",
+             cli_format_bytes(bytes, has), cli_format_bytes(bench_read_cache_bytes(), cache));
 }
 
 hy_status bench_read_open(uint64_t bytes, threads *pool, bench_read *out, hy_error *err)

@@ -24,6 +24,8 @@ uint64_t bench_read_default_bytes(void);
 
 /* HY_NO_FIT: more than is free. */
 hy_status bench_read_check(uint64_t bytes, hy_error *err);
+/* Logs a warning when the last-level cache could hold it. */
+void bench_read_warn(uint64_t bytes);
 /* Allocates and fills `bytes`, rounded up to whole pieces. HY_NO_FIT: more than is free. */
 hy_status bench_read_open(uint64_t bytes, threads *pool, bench_read *out, hy_error *err);
 void bench_read_close(bench_read *r);

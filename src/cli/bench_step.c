@@ -196,8 +196,25 @@ static void op_medians(const run_times *times, int runs, double *values, bench_o
                          bench_cost_read_seconds(&out->cost, last->moment.read);
 }
 
+static bench_kind_rate rate_in(const bench_shape *shape, const run_times *t, int32_t rows, bench_rate_kind kind)
+{
+    return bench_rate(shape, &(bench_run){&t->moment, t->cost, t->seconds, rows}, kind);
+}
+
+/* Shares are medians over the runs, as those of the operations are; bytes and operations the last run's. */
+static void kind_medians(const bench_shape *shape, const run_times *times, int runs, double *values, int32_t rows,
+                         bench_rate_kind kind, bench_kind_rate *out)
+{
+    *out = rate_in(shape, &times[runs - 1], rows, kind);
+    MEDIAN(out->seconds, rate_in(shape, t, rows, kind).seconds);
+    MEDIAN(out->read_fraction, rate_in(shape, t, rows, kind).read_fraction);
+    MEDIAN(out->peak_fraction, rate_in(shape, t, rows, kind).peak_fraction);
+    MEDIAN(out->fraction, rate_in(shape, t, rows, kind).fraction);
+}
+
 /* `whole` and `by_op` [runs] of the same rows run for run, so the costs of the second belong to the first as well. */
-static void medians(const run_times *whole, const run_times *by_op, int runs, double *values, bench_result *out)
+static void medians(const bench_shape *shape, const run_times *whole, const run_times *by_op, int runs, double *values,
+                    bench_result *out)
 {
     const run_times *times = whole;
     MEDIAN(out->seconds, t->whole);
@@ -211,6 +228,8 @@ static void medians(const run_times *whole, const run_times *by_op, int runs, do
         op_medians(by_op, runs, values, (bench_op)i, &out->op[i]);
         bench_cost_sum(&out->cost, &out->op[i].cost);
     }
+    for (int i = 0; i < BENCH_RATES; i++)
+        kind_medians(shape, by_op, runs, values, out->rows, (bench_rate_kind)i, &out->kind[i]);
     out->without_index = out->seconds - out->op[BENCH_INDEX].seconds;
 }
 
@@ -234,9 +253,11 @@ typedef struct shape_of_rows {
 static hy_status all_runs(measuring *m, bench_rows *rows, shape_of_rows shape, int runs, run_times *whole,
                           run_times *by_op, hy_progress_fn on_progress, hy_error *err)
 {
-    char what[64];
-    snprintf(what, sizeof what, "context %d, %d rows:", shape.context, shape.count);
-    progress p = {.fn = on_progress, .what = what, .unit = "steps", .total = 2 * (uint64_t)runs + 1};
+    char what[96];
+    bool both = m->setup->model != NULL; /* else whole steps are only sums of what was timed */
+    snprintf(what, sizeof what, "context %d, %d row%s, 1 to warm up + %d%s by operation:", shape.context, shape.count,
+             shape.count == 1 ? "" : "s", runs, both ? " whole + as many" : "");
+    progress p = {.fn = on_progress, .what = what, .unit = "steps", .total = (both ? 2 : 1) * (uint64_t)runs + 1};
     hy_status status = HY_OK;
     run_times warm = {0};
     for (int i = -1; i < 2 * runs && status == HY_OK; i++) {
@@ -245,14 +266,15 @@ static hy_status all_runs(measuring *m, bench_rows *rows, shape_of_rows shape, i
                        (uint64_t)run * 1000003 + 17);
         bool is_whole = i < 0 ? false : i % 2;
         m->now = i < 0 ? &warm : is_whole ? &whole[run] : &by_op[run];
-        if (is_whole && !m->setup->model) {
+        if (is_whole && !both) {
             for (int op = 0; op < BENCH_OPS; op++) m->now->whole += by_op[run].seconds[op];
             m->now->moment = by_op[run].moment;
         } else {
             status = one_run(m, is_whole, err);
         }
         if (is_whole) memcpy(m->now->cost, by_op[run].cost, sizeof m->now->cost);
-        if (status == HY_OK && !progress_add(&p, 1)) status = error_set(err, HY_CANCELLED, "the bench was stopped");
+        if (status == HY_OK && (both || !is_whole) && !progress_add(&p, 1))
+            status = error_set(err, HY_CANCELLED, "the bench was stopped");
     }
     m->now = NULL;
     if (status == HY_OK) progress_end(&p);
@@ -283,7 +305,7 @@ hy_status bench_step_measure(const bench_setup *setup, bench_rows *rows, int32_t
             all_runs(&m, rows, (shape_of_rows){sequences, context, count, head}, runs, whole, by_op, on_progress, err);
     if (status == HY_OK) {
         *out = (bench_result){.context = context, .sequences = sequences, .rows = count};
-        medians(whole, by_op, runs, values, out);
+        medians(&setup->shape, whole, by_op, runs, values, out);
     }
     void *arrays[] = {m.selected, m.seen, m.barrier, whole, by_op, values};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);

@@ -5,16 +5,10 @@
 #ifndef HAYATE_CLI_BENCH_STEP_H
 #define HAYATE_CLI_BENCH_STEP_H
 
-#include "cli/bench_cost.h"
+#include "cli/bench_rate.h"
 #include "cli/bench_read.h"
 #include "cli/bench_rows.h"
 #include "model/model.h"
-
-/* The machine at one moment. */
-typedef struct bench_moment {
-    double read;               /* bytes per second: the mean of the passes before and after */
-    double peaks[BENCH_PEAKS]; /* operations per second */
-} bench_moment;
 
 /* What is measured on; all borrowed. */
 typedef struct bench_setup {
@@ -44,6 +38,7 @@ typedef struct bench_result {
     bench_moment moment;
     bench_cost cost; /* of the whole step */
     bench_op_result op[BENCH_OPS];
+    bench_kind_rate kind[BENCH_RATES];
 } bench_result;
 
 /*

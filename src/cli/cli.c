@@ -429,7 +429,10 @@ static void draw(double now, uint64_t done, uint64_t total, const char *unit, bo
     double rate = seconds > 0 ? (double)(done - display.first) / seconds : 0;
     bool bytes = !strcmp(unit, "bytes");
     amount(done, unit, a);
-    amount((uint64_t)rate, unit, r);
+    if (!bytes && rate < 10)
+        snprintf(r, sizeof r, "%.*f", rate < 0.1 ? 3 : rate < 1 ? 2 : 1, rate);
+    else
+        amount((uint64_t)rate, unit, r);
     int n = snprintf(line, sizeof line, "%s ", display.what);
     if (total) {
         amount(total, unit, b);
@@ -438,7 +441,8 @@ static void draw(double now, uint64_t done, uint64_t total, const char *unit, bo
     } else {
         n += snprintf(line + n, sizeof line - (size_t)n, "%s", a);
     }
-    n += snprintf(line + n, sizeof line - (size_t)n, "%s%s, %s/s", bytes ? "" : " ", bytes ? "" : unit, r);
+    n += snprintf(line + n, sizeof line - (size_t)n, "%s%s", bytes ? "" : " ", bytes ? "" : unit);
+    if (rate >= 0.001) n += snprintf(line + n, sizeof line - (size_t)n, ", %s/s", r);
     if (end) {
         duration(seconds, t);
         snprintf(line + n, sizeof line - (size_t)n, ", %s", t);

@@ -1,6 +1,7 @@
 /* hayate bench: what this machine can do, and how much of it the engine reaches. */
 #include "cli/bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,12 +54,26 @@ hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int6
         uint64_t value = 0;
         snprintf(item, sizeof item, "%.*s", n < sizeof item ? (int)n : 0, p);
         if (!cli_parse_size(item, &value) || value > (uint64_t)high || (int64_t)value < low)
-            return error_at(err, HY_USAGE, flag, "%s takes numbers of %lld to %lld such as 4096,64K, not '%.40s'", flag,
-                            (long long)low, (long long)high, text);
+            return error_at(err, HY_USAGE, flag, "%s takes numbers of %lld to %lld such as %s, not '%.40s'", flag,
+                            (long long)low, (long long)high, high < 65536 ? "1,16" : "4096,64K", text);
         if (*count == BENCH_MAX_LIST)
             return error_at(err, HY_USAGE, flag, "%s takes at most %d numbers", flag, BENCH_MAX_LIST);
         out[(*count)++] = (int32_t)value;
         p += n;
         if (!*p) return HY_OK;
     }
+}
+
+const char *bench_digits(double value, char out[24])
+{
+    int decimals = value > 0 ? 2 - (int)floor(log10(value)) : 0;
+    if (decimals < 0) decimals = 0;
+    if (decimals > 7) decimals = 7;
+    snprintf(out, 24, "%.*f", decimals, value < 1e15 ? value : 1e15);
+    return out;
+}
+
+void bench_note_above(void)
+{
+    printf("    above 100 %%: part of the bytes came from the caches, or the machine was faster than beside the run\n");
 }

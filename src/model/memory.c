@@ -74,8 +74,8 @@ hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_o
                  ", %s for the experts of two layers of one token, %s of buffers of their readers",
                  memory_text(need.expert_least, parts[0]), memory_text(need.readers, parts[1]));
     return error_at(err, HY_NO_FIT, "--memory",
-                    "%s of memory are too little, %s are needed: %s of weights that stay, %s for a step of %d rows "
-                    "(--max-num-batched-tokens), %s of KV cache%s, %s for the program",
+                    "%s of memory are too little, %s are needed: %s of weights that stay, %s for a step (at "
+                    "most %d batched tokens), %s of KV cache%s, %s for the program",
                     memory_text(m->limit, parts[2]), memory_text(round_up(program + taken + 1), parts[3]),
                     memory_text(need.weights, parts[4]), memory_text(need.step, parts[5]), limits.rows,
                     memory_text(cache, parts[6]), experts, memory_text(program, parts[7]));
@@ -131,9 +131,7 @@ hy_status model_memory_take(hy_model *m, uint64_t cache_bytes, hy_error *err)
     char limit[32], needed[32];
     return error_at(err, HY_NO_FIT, "--memory", "%s of memory are too little, %s are needed%s",
                     memory_text(m->limit, limit), memory_text(round_up(need + 1), needed),
-                    cache_bytes
-                        ? ": give the KV cache (--kv-cache-memory-bytes) or the steps (--max-num-batched-tokens) less"
-                        : "");
+                    cache_bytes ? ": give the KV cache less memory or a step fewer batched tokens" : "");
 }
 
 void model_memory_give(hy_model *m, uint64_t cache_bytes)

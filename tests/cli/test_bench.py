@@ -20,6 +20,7 @@ import unittest
 HAYATE = os.path.abspath(sys.argv.pop(1) if len(sys.argv) > 1 else "build/hayate")
 MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models/m3-nano")
 SMALL = ("--runs", "1", "--read-buffer", "16MiB")
+WARNING = "smaller than the last-level cache"  # of such a buffer, where the cache is larger
 
 
 def bench(*args, code=0):
@@ -27,6 +28,10 @@ def bench(*args, code=0):
     if done.returncode != code:
         raise AssertionError(f"{args}: exit {done.returncode}, not {code}: {done.stderr.decode()}")
     return done.stdout.decode(), done.stderr.decode()
+
+
+def without_warning(err):
+    return "".join(line for line in err.splitlines(True) if WARNING not in line)
 
 
 class Steps(unittest.TestCase):
@@ -47,6 +52,11 @@ class Steps(unittest.TestCase):
             for name, value in row[kind].items():
                 parts = sum(op[kind].get(name, 0) for op in row["by_operation"])
                 self.assertAlmostEqual(parts / value, 1, places=9, msg=name)
+        self.assertTrue(all(isinstance(v, int) for v in row["bytes"].values()))
+        shares = [op["bound_fraction"] for op in row["by_operation"]
+                  if op["name"] in ("attend_in", "attend_out", "feed_dense")]
+        if "linear" in row["kinds"]:  # between those of its operations
+            self.assertTrue(min(shares) * 0.999 <= row["kinds"]["linear"]["bound_fraction"] <= max(shares) * 1.001)
         return calls
 
     def test_decode(self):
@@ -89,9 +99,35 @@ class Steps(unittest.TestCase):
 
     def test_tables(self):
         out, err = bench("decode", MODEL, "--context", "128", *SMALL)
-        self.assertEqual(err, "")
-        for text in ("machine: ", "huge pages", "context 128, batch 1: ", "tokens/s", "attend_in", "read pass"):
+        self.assertEqual(without_warning(err), "")
+        for text in ("machine: ", "huge pages", "context 128, batch 1: ", "tokens/s", "attend_in", "read pass",
+                     "weights: load, memory: no limit", "% reached", "second set of runs"):
             self.assertIn(text, out)
+        self.assertNotIn(" 0.0 GOP", out)
+
+    def test_median_shares(self):
+        out = json.loads(bench("decode", MODEL, "--json", "--context", "200", "--runs", "4", *SMALL[2:])[0])
+        for row in out["rows"]:
+            head = next(op for op in row["by_operation"] if op["name"] == "head")
+            self.assertAlmostEqual(row["kinds"]["head"]["bound_fraction"], head["bound_fraction"], places=9)
+
+    def test_streamed(self):
+        flags = ("--context", "0", "--weights", "stream")
+        out, _ = bench("decode", MODEL, *flags, *SMALL)
+        self.assertIn("leaves the disk out", out)
+        with tempfile.TemporaryDirectory() as folder:
+            before = pathlib.Path(folder) / "before.json"
+            text, _ = bench("decode", MODEL, *flags, "--memory", "1GB", "--json", *SMALL)
+            self.assertEqual([json.loads(text)[k] for k in ("weights", "memory")], ["stream", 10**9])
+            before.write_text(text)
+            out, _ = bench("decode", MODEL, "--context", "0", "--against", str(before), *SMALL)
+            self.assertIn("weights stream then, load now", out)
+            self.assertIn("memory 1000000000 then, 0 now", out)
+
+    def test_small_buffer(self):
+        _, err = bench("memory", "--runs", "1", "--threads", "1", "--read-buffer", "2MiB")
+        if "last-level cache" in err:
+            self.assertEqual(err.count("\n"), 1)
 
 
 class Against(unittest.TestCase):
@@ -148,7 +184,7 @@ class Memory(unittest.TestCase):
             self.assertEqual(text.count(" x\n"), 2)
 
     def test_refused(self):
-        bench("memory", "--read-buffer", "900TB", code=4)
+        self.assertIn("--read-buffer", bench("memory", "--read-buffer", "900TB", code=4)[1])
         bench("memory", "--threads", "0x", code=2)
         bench("memory", "extra", code=2)
 
@@ -186,11 +222,25 @@ class Kernels(unittest.TestCase):
 
     def test_table(self):
         out, err = bench(*self.FLAGS)
-        self.assertEqual(err, "")
+        self.assertEqual(without_warning(err), "")
         for text in ("experts W4A16", "bound by", "of bound", "error", "read pass"):
             self.assertIn(text, out)
 
+    def test_contexts_that_fit(self):
+        out, err = bench("kernels", MODEL, "--rows", "1,16", "--index-context", "64K", "--json", *SMALL)
+        self.assertIn("context 16368 instead of 16384", err)
+        self.assertIn("index context 16380 instead of 65536", err)
+        self.assertEqual({r["context"] for r in json.loads(out)["rows"]}, {0, 16368, 16380})
+        out, err = bench("kernels", MODEL, "--rows", "1", "--context", "4K", "--index-context", "0", "--json", *SMALL)
+        self.assertEqual(without_warning(err), "")
+        self.assertEqual({r["context"] for r in json.loads(out)["rows"]}, {0, 4096})
+
+    def test_default_rows(self):
+        out = json.loads(bench("kernels", MODEL, "--index-context", "0", "--json", *SMALL)[0])
+        self.assertEqual({r["batch"] for r in out["rows"]}, {1, 4, 16, 64, 256})
+
     def test_refused(self):
+        self.assertIn("1,16", bench("kernels", MODEL, "--rows", "0", code=2)[1])
         bench("kernels", "no-such-model", code=2)
         bench("kernels", MODEL, "--rows", "0", code=2)
         bench("kernels", MODEL, "--context", "-1", code=2)
@@ -212,10 +262,21 @@ class Refused(unittest.TestCase):
             self.assertIn("/nowhere", bench(part, "/nowhere", code=3)[1])
 
     def test_does_not_fit(self):
-        _, err = bench("decode", MODEL, "--context", "16M", *SMALL, code=4)
+        _, err = bench("decode", MODEL, "--context", "16M", *SMALL, code=2)
         self.assertIn("positions", err)
         _, err = bench("decode", MODEL, "--read-buffer", "900TB", *SMALL[:2], code=4)
-        self.assertIn("left", err)
+        self.assertIn("--read-buffer", err)
+        _, err = bench("decode", MODEL, "--batch", "0", code=2)
+        self.assertNotIn("64K", err)
+
+    def test_memory(self):
+        for flags, said in ((("--memory", "50M", "--read-buffer", "100M"), "--read-buffer"),
+                            (("--memory", "30M", "--read-buffer", "2M"), "too little"),
+                            (("--memory", "600M", "--read-buffer", "590M"), "--read-buffer")):
+            for weights in ("load", "stream"):
+                _, err = bench("decode", MODEL, "--runs", "1", "--weights", weights, *flags, code=4)
+                self.assertIn(said, err)
+                self.assertNotIn("--max-num-batched-tokens", err)
 
     def test_help(self):
         for args in (("--help",), ("memory", "--help"), ("kernels", "--help"), ("decode", "--help"),
