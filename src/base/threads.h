@@ -22,12 +22,13 @@ typedef void (*threads_fn)(void *arg, int64_t begin, int64_t end, int worker);
 /* Whether workers stay on one core each. The caller of threads_run, worker 0, goes where the system puts it: the first
  * core is left free for it. */
 typedef enum threads_pin {
-    THREADS_PIN_AUTO, /* with several memory nodes, when every core has a worker: fewer may share them with others */
+    THREADS_PIN_AUTO, /* only with several memory nodes and a worker for every core: other programs may use the rest */
     THREADS_PIN_ON,   /* HY_USAGE when there are fewer cores than workers */
     THREADS_PIN_OFF,
 } threads_pin;
 
-/* `count` workers, the caller of threads_run among them; 0: one per core that the process may use. */
+/* `count` workers, the caller of threads_run among them; 0: one per core that the process may use. The first is
+ * THREADS_PIN_AUTO. */
 hy_status threads_open(int count, threads **pool, hy_error *err);
 hy_status threads_open_pinned(int count, threads_pin pin, threads **pool, hy_error *err);
 void threads_close(threads *pool);

@@ -62,10 +62,12 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
     hy_model_options *m = &f->model;
     n = add(t, n, (cli_option){"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING});
     n = add(t, n, (cli_option){"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT});
-    n = add(t, n,
-            (cli_option){"cpu-pin", "WHEN",
-                         "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
-                         CLI_STRING});
+    n = add(
+        t, n,
+        (cli_option){
+            "cpu-pin", "WHEN",
+            "keep each thread on a core: auto (default: on several memory nodes and with one for every core), on, off",
+            &m->cpu_pin, CLI_STRING});
     n = add(t, n,
             (cli_option){"max-model-len", "N", "longest sequence in tokens (default: the model's)", &m->max_model_len,
                          CLI_INT});

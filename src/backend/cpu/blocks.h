@@ -7,7 +7,7 @@
  *
  * Keys of an NVFP4 cache that is read exactly are multiplied as integers. The query is made fixed-point once:
  *
- *     q_k = I_k 2^-s,  I_k = round(q_k 2^s) an int16,  s such that 2^14 <= max |I_k| < 2^15
+ *     q_k = I_k 2^-s,  I_k = round(q_k 2^s) an int16,  s such that 2^14 <= max |I_k| < 2^15 (a query of zeros: all I_k are 0)
  *     q . K = 2^-s / 2 * sum over groups g of 16, ascending, of (sum in g of I_k C_k) S_g,  C_k = 2 E2M1, S_g the scale
  *
  * A bf16 element above 2^-7 of the largest one is exact in it, smaller ones have an error of at most 2^-15 of the largest.
@@ -44,7 +44,7 @@ typedef struct cpu_block {
 /* One query row of up to 16 heads of a KV head. */
 typedef struct cpu_query_row {
     const void *query;   /* int32 [dim/2][16] pairs of I with integers, else float [dim][16] bf16 values */
-    const float *factor; /* [16] what turns sums into exponents of 2: scale log2(e), and 2^-s / 2 */
+    const float *factor; /* [16] what turns sums into exponents of 2: scale log2(e), with integers times 2^-s / 2 */
     int tokens;          /* that the row sees of the block, 1 .. 128 */
     bool first;          /* state and out become those of the block; otherwise it is folded into them */
     cpu_softmax *state;

@@ -54,7 +54,7 @@ typedef struct cpu_group {
     int64_t group;
 } cpu_group;
 
-/* Asks the memory for the beginning of a group that will be multiplied with soon. */
+/* Prefetches the beginning of a group that will be multiplied with soon. */
 void cpu_group_ask(const cpu_group *group);
 
 /* What one worker needs for a product. */

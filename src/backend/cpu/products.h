@@ -15,7 +15,7 @@
  * A last unit and a last group are filled with zeros.
  *
  * The order (docs/numerics.md): columns in ascending pairs, of a pair the odd one first. Inputs are bf16 values and
- * weights of three formats at most eight significant bits, so their products are exact in fp32 and fusing them with the
+ * weights, but for f32, have at most eight significant bits, so their products are exact in fp32 and fusing them with the
  * addition changes nothing; f32 weights are multiplied and added apart. Products of two 4-bit operands add an exact
  * integer per 16 columns, times the exact product of the two scales. So all variants in cpu_products_all give the same
  * bits as long as nothing falls below 2^-126, and none depends on how many rows share a call.
@@ -43,7 +43,7 @@ typedef struct cpu_block4 {
     int32_t correction; /* -12 times the sum of the codes: variants that read weights as code + 12 start from it */
 } cpu_block4;
 
-/* Columns [begin, end) of a group, begin a multiple of 32, end of 32 or the last, to fp32: out [end - begin][32]. */
+/* Columns [begin, end) of a group, begin a multiple of 32, end too or the last column, to fp32: out [end - begin][32]. */
 typedef void (*cpu_expand)(const uint8_t *group, int64_t begin, int64_t end, float *out);
 /* sums [rows][32] += products of columns [begin, end) of a group with x[r][begin ..], of up to FEW_ROWS rows. */
 typedef void (*cpu_few)(const float *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end, float *sums);
@@ -87,9 +87,9 @@ extern const cpu_products cpu_products_neon_bf16, cpu_products_neon_dot, cpu_pro
 #endif
 extern const cpu_products cpu_products_portable;
 
-/* The fastest variant that this machine runs. avx512bf16 is taken where vdpbf16ps issues twice a cycle: AMD family 19h
- * from model 10h on, and later families. On Intel it issues every other cycle, and fp32 fused multiply-add is faster.
- */
+/* The fastest variant that this machine runs. avx512bf16 is taken where vdpbf16ps issues as often as fp32 fused
+ * multiply-add: AMD family 19h from model 10h on, and later families. On Intel it issues every other cycle, and
+ * multiply-add is faster. */
 const cpu_products *cpu_products_best(void);
 /* All variants that this machine runs, the portable one last; returns how many. For tests. */
 int cpu_products_all(const cpu_products *all[4]);
