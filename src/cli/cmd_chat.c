@@ -149,6 +149,7 @@ static hy_status run_request(chat *c, const hy_ids *prompt, hy_error *err)
     buffer_clear(&c->reasoning);
     buffer_clear(&c->content);
     c->at_line_start = true, c->error[0] = 0;
+    interrupt_expect();
     hy_status status = hy_engine_submit(c->engine, &options, &request, err);
     if (status != HY_OK) return status;
     interrupt_watch(request);

@@ -248,9 +248,10 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
     options.prompt_ids = prompt.data, options.prompt_count = prompt.count;
     options.keep_special = f->keep_special;
     options.on_event = on_event, options.user = &out;
+    interrupt_start(true);
+    interrupt_expect();
     if (status == HY_OK) status = hy_engine_submit(engine, &options, &request, err);
     if (status == HY_OK) {
-        interrupt_start(true);
         interrupt_watch(request);
         status = hy_request_wait(request);
         interrupt_unwatch();

@@ -13,7 +13,7 @@ static void on_signal(int number)
 {
     atomic_fetch_add(&handling, 1);
     hy_request *request = atomic_load(&watched);
-    bool again = atomic_exchange(&seen, request != NULL);
+    bool again = atomic_exchange(&seen, true);
     hy_request_cancel(request); /* one atomic store: safe here */
     atomic_fetch_sub(&handling, 1);
     if (kills && again) {
@@ -31,10 +31,15 @@ void interrupt_start(bool second_kills)
     if (second_kills) sigaction(SIGTERM, &action, NULL);
 }
 
-void interrupt_watch(hy_request *request)
+void interrupt_expect(void)
 {
     atomic_store(&seen, false);
+}
+
+void interrupt_watch(hy_request *request)
+{
     atomic_store(&watched, request);
+    if (atomic_load(&seen)) hy_request_cancel(request);
 }
 
 bool interrupt_unwatch(void)

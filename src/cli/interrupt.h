@@ -9,6 +9,8 @@
  * same, and a second signal ends the program as usual.
  */
 void interrupt_start(bool second_kills);
+/* Before a request is submitted: it may have written much before it is watched, and what comes between counts. */
+void interrupt_expect(void);
 /* One request at a time. */
 void interrupt_watch(hy_request *request);
 /* After this the request may be closed. True: it was interrupted. */
