@@ -57,6 +57,8 @@ const char *weight_role_name(weight_role role);
  * scales that are zero, negative or not finite are HY_BAD_MODEL with the tensor's name and the place.
  */
 hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *err);
+/* The global scale alone. */
+hy_status checkpoint_check_global(const weight *w, const char *name, hy_error *err);
 
 /* k_scale / v_scale scalars of other exports (multipliers); 1 when absent. */
 hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, float *v_scale, hy_error *err);

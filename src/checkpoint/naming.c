@@ -438,13 +438,19 @@ hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, f
 
 /* ---- Scales ------------------------------------------------------------------------------------------------------ */
 
+hy_status checkpoint_check_global(const weight *w, const char *name, hy_error *err)
+{
+    if (w->format != WEIGHT_NVFP4 || (isfinite(w->global) && w->global > 0)) return HY_OK;
+    return error_at(err, HY_BAD_MODEL, name, "the global scale of %.160s is %g; it must be positive and finite", name,
+                    (double)w->global);
+}
+
 hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *err)
 {
     if (w->format != WEIGHT_MXFP8 && w->format != WEIGHT_NVFP4) return HY_OK;
     bool nvfp4 = w->format == WEIGHT_NVFP4;
-    if (nvfp4 && (!isfinite(w->global) || w->global <= 0))
-        return error_at(err, HY_BAD_MODEL, name, "the global scale of %.160s is %g; it must be positive and finite",
-                        name, (double)w->global);
+    hy_status status = checkpoint_check_global(w, name, err);
+    if (status != HY_OK) return status;
     int64_t group = nvfp4 ? NVFP4_GROUP : MXFP8_BLOCK, per_row = w->cols / group;
     size_t count = (size_t)w->rows * (size_t)per_row;
     /* E4M3 from 0x7F up is NaN or negative, E8M0 has one NaN at 255: one maximum finds either. */

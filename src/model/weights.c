@@ -30,7 +30,9 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
         snprintf(name, sizeof name, "layer %d, expert %d, %s", layer, expert, weight_role_name(role));
     else
         snprintf(name, sizeof name, "layer %d, %s", layer, weight_role_name(role));
-    if (!c->stream || !routed) {
+    if (c->stream && routed) { /* block scales are checked as they are read */
+        c->status = checkpoint_check_global(out, name, c->err);
+    } else {
         c->status = checkpoint_check_scales(out, name, c->err);
         file_map_drop(out->scales, (size_t)out->rows * weight_row_scales(out));
     }

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -175,6 +176,28 @@ class Stream(unittest.TestCase):
         line = [one for one in err.decode().splitlines() if one.startswith("hayate: ")]
         self.assertEqual(len(line), 1, err)
         self.assertRegex(line[0], r"safetensors ends at byte \d+, before the weights at \d+: it was cut while in use")
+
+    def test_damaged_global_scale(self):
+        """Weights that are read later are refused at once where loaded ones are."""
+        path = pathlib.Path(self.folder.name) / "damaged"
+        path.mkdir()
+        names = [f.name for f in self.model.iterdir()]
+        for name in names:
+            (path / name).write_bytes((self.model / name).read_bytes())
+        shard = next(path / n for n in sorted(names) if n.endswith(".safetensors"))
+        data = bytearray(shard.read_bytes())
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + length])
+        name = next(n for n in sorted(header) if "experts" in n and n.endswith("weight_global_scale"))
+        begin, end = header[name]["data_offsets"]
+        self.assertEqual(end - begin, 4)
+        for value in (float("inf"), -1.0, 0.0, float("nan")):
+            data[8 + length + begin:8 + length + end] = struct.pack("<f", value)
+            shard.write_bytes(data)
+            for how in ("load", "stream"):
+                code, out, err, _ = run("generate", path, *ARGS, *SMALL, "--weights", how)
+                self.assertEqual((code, out), (3, ""), (how, value, err))
+                self.assertIn("global scale", err)
 
 
 if __name__ == "__main__":

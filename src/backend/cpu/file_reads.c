@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef HAYATE_LIBURING
@@ -208,10 +209,15 @@ size_t read_queue_bytes(int depth, const size_t room[READ_PIECES])
 bool read_queue_uring_works(void)
 {
 #ifdef HAYATE_LIBURING
+    /* Setting a ring up may be permitted where using it is not: one operation that does nothing goes through it. */
     struct io_uring ring;
+    struct io_uring_cqe *cqe = NULL;
     if (io_uring_queue_init(1, &ring, 0) != 0) return false;
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+    if (sqe) io_uring_prep_nop(sqe);
+    bool works = sqe && io_uring_submit(&ring) == 1 && io_uring_wait_cqe(&ring, &cqe) == 0;
     io_uring_queue_exit(&ring);
-    return true;
+    return works;
 #else
     return false;
 #endif
@@ -263,6 +269,15 @@ void read_queue_close(read_queue *q)
 }
 
 #ifdef HAYATE_LIBURING
+/* The kernel refuses the ring from now on. Closing it waits for what is under way; what has not been read is read
+ * without it. */
+static void stop_ring(read_queue *q)
+{
+    io_uring_queue_exit(&q->ring);
+    q->uring = false;
+    for (int i = 0; i < q->depth; i++) q->buffer[i].under_way = 0;
+}
+
 static void submit(read_queue *q, int n)
 {
     read_buffer *b = &q->buffer[n];
@@ -270,7 +285,10 @@ static void submit(read_queue *q, int n)
         if (!b->piece[p].bytes) continue;
         read_range r = range_of(&b->piece[p]);
         struct io_uring_sqe *sqe = io_uring_get_sqe(&q->ring);
-        assert(sqe); /* the ring has room for every piece of every buffer */
+        if (!sqe) { /* there is room for every piece of every buffer, unless the kernel takes none */
+            stop_ring(q);
+            return;
+        }
         io_uring_prep_read(sqe, q->files->fd[b->piece[p].file], b->data[p], (unsigned)r.bytes, r.offset);
         io_uring_sqe_set_data(sqe, &b->got[p]);
         b->under_way++;
@@ -279,16 +297,20 @@ static void submit(read_queue *q, int n)
     io_uring_submit(&q->ring);
 }
 
-/* Takes one completion. False: the kernel has none and will have none. */
+/* Takes one completion. False: the kernel has none and will have none; it is asked again for some seconds when it says
+ * that it has no room now. */
 static bool complete(read_queue *q)
 {
+    enum { TRIES = 2000 };
     struct io_uring_cqe *cqe = NULL;
-    int reason;
-    do {
-        io_uring_submit(&q->ring);
-        reason = io_uring_wait_cqe(&q->ring, &cqe);
-    } while (reason == -EINTR || reason == -EAGAIN);
-    if (reason != 0) return false;
+    int reason, submitted;
+    for (int i = 0;; i++) {
+        submitted = io_uring_submit(&q->ring);
+        reason = submitted < 0 && !io_uring_cq_ready(&q->ring) ? submitted : io_uring_wait_cqe(&q->ring, &cqe);
+        if (reason == 0) break;
+        if ((reason != -EINTR && reason != -EAGAIN && reason != -EBUSY) || i == TRIES) return false;
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+    }
     ssize_t *got = io_uring_cqe_get_data(cqe);
     *got = cqe->res;
     io_uring_cqe_seen(&q->ring, cqe);
@@ -324,7 +346,7 @@ static int finished(read_queue *q)
         }
         if (place < q->count) break;
         place = 0;
-        if (!complete(q)) break;
+        if (!complete(q)) stop_ring(q);
     }
 #else
     (void)q;
@@ -340,8 +362,7 @@ int read_queue_wait(read_queue *q, hy_status *status, hy_error *err)
     memmove(q->order + place, q->order + place + 1, (size_t)(q->count - place - 1) * sizeof *q->order);
     q->count--;
     b->started = false;
-    *status = b->under_way ? error_set(err, HY_FAILED, "the kernel's ring for reads has stopped") : HY_OK;
-    b->under_way = 0;
+    *status = HY_OK;
     for (int p = 0; p < READ_PIECES && *status == HY_OK; p++) {
         if (!b->piece[p].bytes) continue;
         read_range r = range_of(&b->piece[p]);
