@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,9 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "cli/geometry.h"
+#include "model/model.h"
 #include "model/plan.h"
+#include "text/tokenizer.h"
 
 static const char usage[] = "plan MODEL [--gpus N --gpu-memory SIZE | --memory SIZE] [flags]";
 static const char about[] =
@@ -30,6 +33,7 @@ typedef struct plan_command {
     draft_config drafter;
     plan_input in;
     plan_result out;
+    bool tokenizer;                     /* is counted in the program */
     int gpus;                           /* 0: a machine without GPUs */
     bool here;                          /* the memory is this machine's */
     char notes[MAX_NOTES][NOTE_LENGTH]; /* the assumptions, one sentence each */
@@ -107,6 +111,18 @@ static hy_status measure_folder(plan_command *p, const char *path, hy_error *err
     return HY_OK;
 }
 
+/* What a program has resident that has opened everything but the weights. */
+static hy_status measure_program(plan_command *p, const char *path, hy_error *err)
+{
+    text_tokenizer *tokenizer = NULL;
+    hy_status s = HY_OK;
+    p->tokenizer = file_is_folder(path) && text_tokenizer_present(path);
+    if (p->tokenizer) s = text_tokenizer_open(path, &tokenizer, err);
+    p->in.program = memory_resident();
+    text_tokenizer_close(tokenizer);
+    return s;
+}
+
 static bool has_weights(const char *path)
 {
     char file[4096];
@@ -138,6 +154,10 @@ static void assumptions(plan_command *p)
          p->here ? "; that is the memory available on this machine now" : "");
     if (in->workspace)
         note(p, "workspace: %s bytes a %s, as given", cli_format_count(in->workspace, a), device(p));
+    else if (in->stream)
+        note(p, "workspace: %s bytes, the engine's own with --max-num-batched-tokens %llu and --max-num-seqs %d",
+             cli_format_count(r->workspace_bytes, a),
+             (unsigned long long)(in->step_rows ? in->step_rows : MODEL_DEFAULT_ROWS), in->sequences);
     else
         note(p,
              "workspace: %s bytes a %s, the tensors of a step of %llu rows with experts chosen evenly and logits of %d "
@@ -167,9 +187,17 @@ static void assumptions(plan_command *p)
              in->drafter->window);
     else
         note(p, "no drafter");
-    if (in->stream)
-        note(p, "--weights stream: one sequence is planned for; the embedding is read row by row, a vision tower not "
-                "at all");
+    if (in->stream && in->max_model_len)
+        note(p, "--weights stream: the cache is for one sequence, as with --kv-cache-memory-bytes %llu",
+             (unsigned long long)r->sequence_bytes);
+    else if (in->stream)
+        note(p, "--weights stream: the cache is what the engine takes, at most an eighth of what is left "
+                "(--max-model-len plans for one sequence of that length)");
+    if (in->stream) {
+        note(p, "the program: what this command has resident%s, and %d MiB for what is not counted",
+             p->tokenizer ? " with the model's tokenizer" : " without a tokenizer", MODEL_MEMORY_MARGIN >> 20);
+        note(p, "the embedding is read row by row, a vision tower not at all");
+    }
     if (in->model->mtp_modules)
         note(p, "the weights of the model's MTP module are not counted: no drafter of that kind is run");
 }
@@ -300,9 +328,11 @@ static void print_cache(const plan_command *p)
     line("drafter", in->drafter ? cache_format_name(in->draft) : "none", r->draft_bytes_per_token);
     printf("\nmemory of one %s\n", device(p));
     line("usable", "", r->usable_bytes);
-    line("weights", "", r->rank_weight_bytes);
+    if (in->stream) line("program", "and what is not counted", r->program_bytes);
+    line("weights", in->stream ? "that stay" : "", r->rank_weight_bytes);
     line("workspace", "", r->workspace_bytes);
-    line("cache", in->stream ? "of one sequence" : "what remains", r->rank_cache_bytes);
+    if (in->stream) line("buffers of readers", "", r->reader_bytes);
+    line("cache", in->stream ? "of keys and values" : "what remains", r->rank_cache_bytes);
     if (in->stream) print_experts(p);
 }
 
@@ -348,6 +378,13 @@ static hy_status no_fit(const plan_command *p, hy_error *err)
                          "a sequence of %s tokens does not fit: each %s lacks %s; the longest that fits has %s tokens "
                          "(--max-model-len)",
                          tokens, device(p), missing, cli_format_count(r->longest, longest));
+    if (p->in.stream)
+        return error_set(
+            err, HY_NO_FIT,
+            "it does not fit: for the lines above, %s of cache and %s for the experts of two layers of one "
+            "token the machine lacks %s",
+            cli_format_bytes(r->sequence_bytes, tokens),
+            cli_format_bytes(2 * (uint64_t)p->in.model->experts_per_token * r->expert_bytes, longest), missing);
     return error_set(err, HY_NO_FIT,
                      "it does not fit: for weights, workspace and one sequence of %s tokens each %s lacks %s", tokens,
                      device(p), missing);
@@ -378,6 +415,7 @@ static int resolve(plan_command *p, const flags *f)
     if (f->weights && strcmp(f->weights, "load") && strcmp(f->weights, "stream"))
         return cli_usage_error("plan", "--weights is load or stream, not '%.40s'", f->weights);
     in->stream = f->weights && !strcmp(f->weights, "stream");
+    if (in->sequences < 1) return cli_usage_error("plan", "--max-num-seqs must be at least 1, not %d", in->sequences);
     if (in->stream && (f->gpus > 0 || f->gpu_memory))
         return cli_usage_error("plan", "--weights stream is for a machine without GPUs");
     if (f->gpus != INT_MIN && f->gpus < 1) return cli_usage_error("plan", "--gpus must be at least 1, not %d", f->gpus);
@@ -390,6 +428,7 @@ static int resolve(plan_command *p, const flags *f)
         return cli_usage_error("plan", "--parallel %s needs --gpus and --gpu-memory", f->parallel);
     in->memory = f->gpu_memory ? f->gpu_memory : f->memory ? f->memory : memory_available();
     p->here = !f->gpu_memory && !f->memory;
+    if (isnan(in->utilisation)) in->utilisation = in->stream ? 1 : PLAN_UTILISATION;
     if (in->stream) in->extra_bytes = 0;
     if (p->g.drafter && f->drafter != 0 && !in->stream) in->drafter = &p->drafter;
     if (f->drafter == 1 && !p->g.drafter)
@@ -415,7 +454,8 @@ static int run(plan_command *p, const char *model, const flags *f)
     if (s == HY_OK) {
         int code = resolve(p, f);
         if (code >= 0) return code;
-        s = plan_compute(&p->in, &p->out, &err);
+        if (p->in.stream) s = measure_program(p, model, &err);
+        if (s == HY_OK) s = plan_compute(&p->in, &p->out, &err);
     }
     if (s != HY_OK) {
         cli_error(&err);
@@ -442,7 +482,8 @@ int cmd_plan(int argc, char **argv)
     flags f = {.gpus = INT_MIN, .drafter = -1};
     plan_command *p = calloc(1, sizeof *p);
     if (!p) return 1;
-    p->in.utilisation = PLAN_UTILISATION;
+    p->in.utilisation = NAN;
+    p->in.sequences = 1;
     const cli_option options[] = {
         {"gpus", "N", "number of GPUs", &f.gpus, CLI_INT},
         {"gpu-memory", "SIZE", "memory of one GPU, such as 288GB or 80GiB", &f.gpu_memory, CLI_SIZE},
@@ -450,10 +491,13 @@ int cmd_plan(int argc, char **argv)
         {"weights", "KIND", "load (default), or stream: experts are read as they are needed, --memory is the limit",
          &f.weights, CLI_STRING},
         {"parallel", "LAYOUT", "single, tpN or depN (default: tp over the GPUs)", &f.parallel, CLI_STRING},
-        {"gpu-memory-utilization", "F", "fraction of the memory that may be used (default 0.92)", &p->in.utilisation,
+        {"gpu-memory-utilization", "F",
+         "fraction of the memory that may be used (default 0.92; with --weights stream 1)", &p->in.utilisation,
          CLI_DOUBLE},
-        {"max-model-len", "N", "tokens of a sequence, such as 256K (default: the config's)", &p->in.max_model_len,
-         CLI_SIZE},
+        {"max-model-len", "N",
+         "tokens of a sequence, such as 256K (default: the config's; with --weights stream what the engine's cache "
+         "holds)",
+         &p->in.max_model_len, CLI_SIZE},
         {"kv-cache-dtype", "NAME", "auto, bf16, fp8 or nvfp4 (auto: nvfp4 for m31, fp8 for mxfp8, bf16 for bf16)",
          &f.main, CLI_STRING},
         {"indexer-kv-dtype", "NAME", "the same for index keys (auto: as the main cache)", &f.index, CLI_STRING},
@@ -461,7 +505,11 @@ int cmd_plan(int argc, char **argv)
         {"drafter", NULL, "count a drafter, or --no-drafter (default: when the model comes with one)", &f.drafter,
          CLI_SWITCH},
         {"scheme", "NAME", "m31, mxfp8, modelopt or bf16 (default: what MODEL has)", &f.scheme, CLI_STRING},
-        {"max-num-batched-tokens", "N", "rows of a step, for the workspace (default 8192)", &p->in.step_rows, CLI_SIZE},
+        {"max-num-batched-tokens", "N", "rows of a step, for the workspace (default 8192; with --weights stream 512)",
+         &p->in.step_rows, CLI_SIZE},
+        {"max-num-seqs", "N",
+         "requests that run at once, for the logits with --weights stream (default 1, as generate; serve has 256)",
+         &p->in.sequences, CLI_INT},
         {"workspace", "SIZE", "bytes set aside on each device instead of the computed workspace", &p->in.workspace,
          CLI_SIZE},
         {"json", NULL, "one JSON object", &f.json, CLI_FLAG},

@@ -2,6 +2,7 @@
 #ifndef HAYATE_MODEL_PARTS_H
 #define HAYATE_MODEL_PARTS_H
 
+#include "checkpoint/layout.h"
 #include "model/model.h"
 
 /* Owned arrays behind an ops_model. */
@@ -18,6 +19,8 @@ typedef struct model_weights {
  */
 hy_status model_weights_open(const checkpoint *c, bool stream, hy_progress_fn on_progress, void *user, model_weights *out,
                              hy_error *err);
+/* The same without data, from the published layout of a scheme: formats and shapes. */
+hy_status model_weights_shape(const config *c, layout_scheme scheme, model_weights *out, hy_error *err);
 void model_weights_close(model_weights *w);
 
 /* Options of a model as resolved against its checkpoint and backend. */

@@ -17,7 +17,7 @@ typedef struct split {
     const plan_input *in;
     bool drafter;
     uint64_t replicated, divided, expert, kv, drafter_bytes, parameters;
-    uint64_t routed, unread; /* routed experts; what streaming never loads */
+    uint64_t routed; /* experts, of the bytes above */
 } split;
 
 static share tp_share(const layout_entry *e)
@@ -64,10 +64,7 @@ static bool add(void *user, const layout_entry *e)
 {
     split *s = user;
     uint64_t bytes = layout_entry_bytes(e);
-    if (e->role == ROLE_EXPERT_GATE || e->role == ROLE_EXPERT_UP || e->role == ROLE_EXPERT_DOWN)
-        s->routed += bytes;
-    else if (e->role == ROLE_EMBED || e->role == ROLE_COUNT)
-        s->unread += bytes;
+    if (e->role == ROLE_EXPERT_GATE || e->role == ROLE_EXPERT_UP || e->role == ROLE_EXPERT_DOWN) s->routed += bytes;
     switch (share_of(s, e)) {
     case SHARE_REPLICATED: s->replicated += bytes; break;
     case SHARE_DIVIDED: s->divided += bytes; break;
@@ -112,24 +109,6 @@ static void weights(const plan_input *in, plan_result *out)
     out->streamed_bytes = s.routed;
     out->expert_bytes = out->experts ? s.routed / out->experts : 0;
     out->token_expert_bytes = layers * (uint64_t)c->experts_per_token * out->expert_bytes;
-    uint64_t kept = s.replicated > s.routed + s.unread ? s.replicated - s.routed - s.unread : 0;
-    out->rank_weight_bytes = kept;
-}
-
-/* One sequence, and the rest for experts. */
-static void share_out(uint64_t least, plan_result *out)
-{
-    uint64_t fixed = out->rank_weight_bytes + out->workspace_bytes + least, all = fixed + out->sequence_bytes;
-    uint64_t room = out->usable_bytes > fixed ? out->usable_bytes - fixed : 0;
-    out->longest = room / (CACHE_BLOCK * out->token_bytes_per_rank) * CACHE_BLOCK;
-    if (out->usable_bytes < all) {
-        out->missing_bytes = all - out->usable_bytes;
-        return;
-    }
-    out->sequences = out->sequences_per_group = 1;
-    out->rank_cache_bytes = out->cache_bytes = out->sequence_bytes;
-    out->expert_slots = (out->usable_bytes - all + least) / (out->expert_bytes ? out->expert_bytes : 1);
-    if (out->expert_slots > out->experts) out->expert_slots = out->experts;
 }
 
 /* ---- Cache ------------------------------------------------------------------------------------------------------- */
@@ -192,6 +171,9 @@ static hy_status check(const plan_input *in, hy_error *err)
                          c->heads, kv, n);
     if (in->memory > UINT64_C(1) << 50 || in->max_model_len > UINT64_C(1) << 32 || in->step_rows > UINT64_C(1) << 24)
         return error_set(err, HY_USAGE, "memory, length or rows of a step are beyond anything that exists");
+    if (in->stream && in->max_model_len > (uint64_t)c->max_positions)
+        return error_set(err, HY_USAGE, "--max-model-len %llu is more than the %d positions of this model",
+                         (unsigned long long)in->max_model_len, c->max_positions);
     if (in->workspace > UINT64_C(1) << 50) return error_set(err, HY_USAGE, "the workspace is larger than any memory");
     if (in->main == CACHE_NVFP4 && c->head_dim % 16)
         return error_set(err, HY_USAGE, "an nvfp4 cache needs heads of a multiple of 16, not %d: choose fp8 or bf16",
@@ -209,10 +191,7 @@ hy_status plan_compute(const plan_input *in, plan_result *out, hy_error *err)
     uint64_t groups = in->parallel == PLAN_DEP ? (uint64_t)in->ranks : 1;
     out->usable_bytes = (uint64_t)((double)in->memory * in->utilisation + 0.5);
     out->workspace_bytes = in->workspace ? in->workspace : plan_workspace(in);
-    if (in->stream) {
-        share_out(2 * (uint64_t)in->model->experts_per_token * out->expert_bytes, out);
-        return HY_OK;
-    }
+    if (in->stream) return plan_stream(in, out, err);
     uint64_t fixed = out->rank_weight_bytes + out->workspace_bytes;
     if (out->usable_bytes > fixed) out->rank_cache_bytes = out->usable_bytes - fixed;
     out->cache_bytes = out->rank_cache_bytes * (uint64_t)in->ranks;

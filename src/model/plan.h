@@ -16,8 +16,9 @@
  * divided by KV heads, index keys are there N times. Every sequence lives on all ranks.
  *
  * With streamed weights (one rank) routed experts stay in the files, as do the embedding, of which rows are read, and what the
- * CPU does not run (vision tower, drafter). One sequence is planned for; what remains is the cache of experts, which must
- * hold those of two layers of one token.
+ * CPU does not run (vision tower, drafter). The figures are those of the engine: bytes of weights as the CPU keeps them, its
+ * workspace, its cache where no length is asked for, one sequence otherwise; what remains is the cache of experts, which
+ * must hold those of two layers of one token.
  *
  * No constant here is fitted to a measured number.
  */
@@ -43,7 +44,9 @@ typedef struct plan_input {
     uint64_t memory;        /* bytes of one rank's device */
     double utilisation;     /* (0, 1] of it that may be used */
     uint64_t max_model_len; /* tokens of a sequence; 0: the config's */
-    uint64_t step_rows;     /* rows of a step, for the workspace; 0: PLAN_STEP_ROWS */
+    uint64_t step_rows;     /* rows of a step, for the workspace; 0: PLAN_STEP_ROWS, with `stream` MODEL_DEFAULT_ROWS */
+    int sequences;          /* that run at once, for the logits of a step with `stream`; 0: 1 */
+    uint64_t program;       /* bytes of the process without weights, with `stream` */
     uint64_t workspace;     /* bytes per rank; 0: plan_workspace() */
     cache_format main, index, draft;
 } plan_input;
@@ -63,6 +66,7 @@ typedef struct plan_result {
     uint64_t streamed_bytes, expert_bytes; /* of all routed experts, of one */
     uint64_t experts, expert_slots;        /* of all layers; that the cache holds */
     uint64_t token_expert_bytes;           /* of the experts that one token is routed to */
+    uint64_t program_bytes, reader_bytes;  /* of the process with what is not counted, of the buffers of readers */
     /* memory */
     uint64_t usable_bytes;     /* per rank */
     uint64_t workspace_bytes;  /* per rank */
@@ -80,6 +84,9 @@ typedef struct plan_result {
 /* HY_USAGE: a rank count, utilisation or format that makes no sense. A plan that does not fit is HY_OK with
  * missing_bytes set and no sequences. */
 hy_status plan_compute(const plan_input *in, plan_result *out, hy_error *err);
+
+/* The rest of plan_compute with `stream`, where file sizes, bytes of a token and usable_bytes are there already. */
+hy_status plan_stream(const plan_input *in, plan_result *out, hy_error *err);
 
 /*
  * Bytes of one rank's step tensors: for every row residual fp32, normed input, queries, attention output, keys, values,

@@ -193,6 +193,98 @@ hy_status model_weights_open(const checkpoint *files, bool stream, hy_progress_f
     return HY_OK;
 }
 
+/* ---- Shapes alone ------------------------------------------------------------------------------------------------ */
+
+/* Where a weight of a role is kept; NULL: not here. */
+static weight *place_of(ops_model *m, const layout_entry *e)
+{
+    ops_layer *l = e->layer >= 0 && e->layer < m->layers ? &m->layer[e->layer] : NULL;
+    switch (e->role) {
+    case ROLE_EMBED: return &m->embed;
+    case ROLE_HEAD: return &m->head;
+    case ROLE_FINAL_NORM: return &m->final_norm;
+    default: break;
+    }
+    if (!l) return NULL;
+    switch (e->role) {
+    case ROLE_INPUT_NORM: return &l->input_norm;
+    case ROLE_POST_NORM: return &l->post_norm;
+    case ROLE_Q: return &l->q;
+    case ROLE_K: return &l->k;
+    case ROLE_V: return &l->v;
+    case ROLE_O: return &l->o;
+    case ROLE_Q_NORM: return &l->q_norm;
+    case ROLE_K_NORM: return &l->k_norm;
+    case ROLE_INDEX_Q: return &l->index_q;
+    case ROLE_INDEX_K: return &l->index_k;
+    case ROLE_INDEX_Q_NORM: return &l->index_q_norm;
+    case ROLE_INDEX_K_NORM: return &l->index_k_norm;
+    case ROLE_DENSE_GATE: return &l->dense_gate;
+    case ROLE_DENSE_UP: return &l->dense_up;
+    case ROLE_DENSE_DOWN: return &l->dense_down;
+    case ROLE_ROUTER: return &l->router;
+    case ROLE_ROUTER_BIAS: return &l->router_bias;
+    case ROLE_EXPERT_GATE: return &l->expert_gate[e->expert];
+    case ROLE_EXPERT_UP: return &l->expert_up[e->expert];
+    case ROLE_EXPERT_DOWN: return &l->expert_down[e->expert];
+    case ROLE_SHARED_GATE: return &l->shared_gate;
+    case ROLE_SHARED_UP: return &l->shared_up;
+    case ROLE_SHARED_DOWN: return &l->shared_down;
+    default: return NULL;
+    }
+}
+
+/* Of the tensors of a weight the one that holds its values. Scales: WEIGHT_NONE. */
+static weight_format format_of(const layout_entry *e)
+{
+    switch (e->fill) {
+    case FILL_E2M1: return WEIGHT_NVFP4;
+    case FILL_E4M3: return WEIGHT_MXFP8;
+    case FILL_LINEAR:
+    case FILL_NORM:
+    case FILL_EMBED:
+    case FILL_ROUTER:
+    case FILL_ROUTER_BIAS: return e->dtype == TENSOR_F32 ? WEIGHT_F32 : WEIGHT_BF16;
+    default: return WEIGHT_NONE;
+    }
+}
+
+typedef struct shapes {
+    ops_model *model;
+    bool divides;
+} shapes;
+
+static bool take_shape(void *user, const layout_entry *e)
+{
+    shapes *s = user;
+    weight_format format = format_of(e);
+    weight *w = format == WEIGHT_NONE ? NULL : place_of(s->model, e);
+    if (!w) return true;
+    int64_t rows = e->dims > 1 ? e->shape[0] : 1, cols = e->shape[e->dims > 1];
+    *w = (weight){.format = format,
+                  .rows = rows,
+                  .cols = format == WEIGHT_NVFP4 ? 2 * cols : cols,
+                  .global = 1,
+                  .divides = s->divides};
+    return true;
+}
+
+hy_status model_weights_shape(const config *c, layout_scheme scheme, model_weights *out, hy_error *err)
+{
+    uint64_t tensors;
+    model_weights w = {.shape = shape_of(c)};
+    hy_status status = make_layers(c, &w, &tensors, err);
+    if (status != HY_OK) {
+        model_weights_close(&w);
+        return status;
+    }
+    shapes s = {&w.shape, scheme == SCHEME_M31};
+    layout_walk(c, scheme, take_shape, &s);
+    if (c->tied_head) w.shape.head = w.shape.embed;
+    *out = w;
+    return HY_OK;
+}
+
 void model_weights_close(model_weights *w)
 {
     memory_free(w->shape.layer);

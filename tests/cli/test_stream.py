@@ -7,13 +7,17 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 HAYATE = os.path.abspath(sys.argv.pop(1) if len(sys.argv) > 1 else "build/hayate")
+NANO = pathlib.Path(__file__).resolve().parents[2] / "models/m3-nano"
 LAYERS = 8
 CONFIG = {
     "architectures": ["MiniMaxM3SparseForCausalLM"], "model_type": "minimax_m3", "vocab_size": 2048, "hidden_size": 512,
@@ -38,7 +42,7 @@ SMALL = ("--kv-cache-memory-bytes", "2MB", "--max-num-batched-tokens", 32)
 
 
 def run(*args):
-    """Exit code, output, errors and the most memory that the program had."""
+    """Exit code, output, errors and the most memory that the program had, or this one when it started it."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = subprocess.Popen([HAYATE, *map(str, args)], stdout=out, stderr=err)
         _, status, usage = os.wait4(child.pid, 0)
@@ -158,11 +162,29 @@ class Stream(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertRegex(err, r"WARNING.* --memory 900.0 TB is more than the [\d.]+ GB of this machine")
 
+    def plan(self, *more):
+        code, out, err, _ = run("plan", self.model, "--weights", "stream", "--json", *more)
+        return code, json.loads(out), err
+
+    def test_the_plan_is_the_engine_s(self):
+        """What `plan` lets pass runs, what it refuses does not, and the caches have the sizes that it says."""
+        _, _, err, _ = run("generate", self.model, *ARGS, "--weights", "stream", "--memory", "40MB")
+        least = size(err.split("too little, ")[1])
+        self.assertEqual(self.plan("--memory", int(least * 0.93))[0], 4)
+        self.assertEqual(self.plan("--memory", int(least * 1.1))[0], 0)
+        for memory in (int(least * 1.1), 120_000_000, 1_000_000_000):
+            code, plan, err = self.plan("--memory", memory)
+            self.assertEqual(code, 0, err)
+            streamed, _ = self.generate("--weights", "stream", "--memory", memory)
+            s = streamed["streamed"]
+            self.assertEqual(plan["expert_bytes"], s["slot_bytes"])
+            self.assertEqual(plan["experts"], s["experts"])
+            self.assertAlmostEqual(plan["expert_slots"], s["cache_slots"], delta=30) # 13 MB
+            self.assertGreater(plan["cache_bytes"], 0)
+
     def test_file_cut_while_running(self):
         cut = pathlib.Path(self.folder.name) / "cut"
-        cut.mkdir()
-        for file in self.model.iterdir():
-            (cut / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(self.model, cut)
         args = [HAYATE, "generate", str(cut), "--input-ids", "1,2,3", "--max-tokens", "5000", "--temperature", "0",
                 "--ignore-eos", "--weights", "stream", "--memory", "90MB", "--kv-cache-memory-bytes", "8MB",
                 "--max-num-batched-tokens", "32"]
@@ -180,24 +202,48 @@ class Stream(unittest.TestCase):
     def test_damaged_global_scale(self):
         """Weights that are read later are refused at once where loaded ones are."""
         path = pathlib.Path(self.folder.name) / "damaged"
-        path.mkdir()
-        names = [f.name for f in self.model.iterdir()]
-        for name in names:
-            (path / name).write_bytes((self.model / name).read_bytes())
-        shard = next(path / n for n in sorted(names) if n.endswith(".safetensors"))
-        data = bytearray(shard.read_bytes())
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:8 + length])
+        shutil.copytree(self.model, path)
+        shard = sorted(path.glob("*.safetensors"))[0]
+        with open(shard, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
         name = next(n for n in sorted(header) if "experts" in n and n.endswith("weight_global_scale"))
         begin, end = header[name]["data_offsets"]
         self.assertEqual(end - begin, 4)
         for value in (float("inf"), -1.0, 0.0, float("nan")):
-            data[8 + length + begin:8 + length + end] = struct.pack("<f", value)
-            shard.write_bytes(data)
+            with open(shard, "r+b") as file:
+                file.seek(8 + length + begin)
+                file.write(struct.pack("<f", value))
             for how in ("load", "stream"):
                 code, out, err, _ = run("generate", path, *ARGS, *SMALL, "--weights", how)
                 self.assertEqual((code, out), (3, ""), (how, value, err))
                 self.assertIn("global scale", err)
+
+    def test_a_client_is_not_told_of_files(self):
+        """Of a read that fails the server's log names the file; the answer has status 500 and no path."""
+        folder = pathlib.Path(self.folder.name) / "served"
+        shutil.copytree(NANO, folder)
+        args = [HAYATE, "serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--weights", "stream", "--memory", "300MB"]
+        with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+            log = []
+            for line in child.stdout:
+                log.append(line)
+                if "startup complete" in line:
+                    break
+            address = next(re.search(r"http://[\d.:]+", line)[0] for line in log if "Starting server on" in line)
+            os.truncate(folder / "model.safetensors", 4096)
+            question = {"model": "served", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+            request = urllib.request.Request(address + "/v1/chat/completions", json.dumps(question).encode(),
+                                             {"Content-Type": "application/json"})
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=30)
+            body = refused.exception.read().decode()
+            child.terminate()
+            rest = child.stdout.read()
+        self.assertEqual(refused.exception.code, 500, rest)
+        self.assertIn("its log says why", body)
+        self.assertNotIn("safetensors", body)
+        self.assertIn("model.safetensors", rest)
 
 
 if __name__ == "__main__":

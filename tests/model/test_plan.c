@@ -251,27 +251,28 @@ static void formats_of_schemes(void **state)
     assert_int_equal(plan_auto_format(SCHEME_BF16), CACHE_BF16);
 }
 
-/* M3.1 on a machine of 24 GB: what stays, what the cache of experts gets, and how much is lacking in 8 GB. */
+/* M3.1 on a machine of 24 GB: what stays, what the cache of experts gets, how much is lacking, and the engine's length.
+ */
 static void streamed(void **state)
 {
     (void)state;
     machine m;
     four_gpus(&m, "m3.1-flash");
     m.in.parallel = PLAN_SINGLE, m.in.ranks = 1, m.in.stream = true;
-    m.in.memory = 24 * GB, m.in.utilisation = 1, m.in.max_model_len = 16384, m.in.step_rows = 512;
+    m.in.memory = 24 * GB, m.in.utilisation = 1, m.in.max_model_len = 16384, m.in.program = 10000000;
     compute(&m);
-    /* [3072, 6144] twice and [6144, 3072] at 4.5 bits, and four bytes of global scales for each of two kinds */
-    uint64_t expert = 3 * (UINT64_C(3072) * 6144 * 9 / 16 + 8);
+    uint64_t expert = 3 * UINT64_C(3072) * 6144 * 9 / 16; /* at 4.5 bits; in the files, eight bytes more a matrix */
     assert_int_equal(m.out.expert_bytes, expert);
     assert_int_equal(m.out.experts, 57 * 128);
-    assert_int_equal(m.out.streamed_bytes, 57 * 128 * expert);
+    assert_int_equal(m.out.streamed_bytes, 57 * 128 * (expert + 24));
     assert_int_equal(m.out.token_expert_bytes, 57 * 4 * expert);
     assert_int_equal(m.out.rank_cache_bytes, 16384 * (34560 + 4320));
     assert_int_equal(m.out.sequences, 1);
-    uint64_t rest = 24 * GB - m.out.rank_weight_bytes - m.out.workspace_bytes - m.out.rank_cache_bytes;
-    assert_int_equal(m.out.expert_slots, rest / expert);
+    assert_int_equal(m.out.program_bytes, 10000000 + (32 << 20));
     assert_true(m.out.rank_weight_bytes > 8 * GB && m.out.rank_weight_bytes < 14 * GB);
-    uint64_t least = m.out.rank_weight_bytes + m.out.workspace_bytes + m.out.rank_cache_bytes + 8 * expert;
+    uint64_t fixed = m.out.program_bytes + m.out.rank_weight_bytes + m.out.workspace_bytes + m.out.reader_bytes;
+    assert_int_equal(m.out.expert_slots, (24 * GB - fixed - m.out.rank_cache_bytes) / expert);
+    uint64_t least = fixed + m.out.rank_cache_bytes + 8 * expert + 1; /* the engine wants one byte more, too */
     m.in.memory = least;
     compute(&m);
     assert_int_equal(m.out.expert_slots, 8);
@@ -279,6 +280,12 @@ static void streamed(void **state)
     compute(&m);
     assert_int_equal(m.out.sequences, 0);
     assert_int_equal(m.out.missing_bytes, 1);
+    assert_int_equal(m.out.longest, 16384 - 128);
+    m.in.memory = 24 * GB, m.in.max_model_len = 0; /* a million tokens do not fit: an eighth of what is left */
+    compute(&m);
+    assert_int_equal(m.out.sequences, 1);
+    assert_true(m.out.rank_cache_bytes <= (24 * GB - fixed) / 8 && m.out.rank_cache_bytes > (24 * GB - fixed) / 9);
+    assert_int_equal(m.out.tokens * (34560 + 4320), m.out.rank_cache_bytes);
     m.in.memory = 4000 * GB;
     compute(&m);
     assert_int_equal(m.out.expert_slots, 57 * 128);
