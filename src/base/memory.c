@@ -63,11 +63,12 @@ void memory_prefer_huge(void *data, size_t bytes)
 
 uint64_t memory_resident(void)
 {
-    unsigned long long size, resident = 0;
     long page = sysconf(_SC_PAGESIZE);
     FILE *f = fopen("/proc/self/statm", "r");
     if (!f) return 0;
-    if (fscanf(f, "%llu %llu", &size, &resident) != 2) resident = 0;
+    char text[128] = ""; /* size, resident, ... in pages */
+    const char *line = fgets(text, sizeof text, f), *second = line ? strchr(line, ' ') : NULL;
+    unsigned long long resident = second ? strtoull(second + 1, NULL, 10) : 0;
     fclose(f);
     return page > 0 ? (uint64_t)resident * (uint64_t)page : 0;
 }

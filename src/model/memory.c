@@ -30,6 +30,10 @@ hy_status model_memory_resolve(hy_model *m, const hy_model_options *o, ops_optio
     m->kind = options->weights = stream ? OPS_WEIGHTS_STREAM : OPS_WEIGHTS_LOAD;
     m->limit = o->memory;
     warn_of_machine(m->limit);
+    if ((stream || m->limit) && !memory_resident())
+        return error_set(err, HY_FAILED,
+                         "--memory and --weights stream need to know what memory the process has, and /proc/self/statm "
+                         "cannot be read (is there a /proc, are there file descriptors left?)");
     if (stream && !m->limit) m->limit = memory_resident() + memory_available() / 10 * 9;
     options->bounded = m->limit != 0;
     return HY_OK;
@@ -43,10 +47,17 @@ static uint64_t round_up(uint64_t bytes)
     return bytes + (bytes / unit < 10 ? unit / 200 : unit / 20);
 }
 
+/* Where the system stops telling, everything counts as taken: a limit that cannot be watched is not exceeded. */
+static uint64_t resident(const hy_model *m)
+{
+    uint64_t bytes = memory_resident();
+    return bytes || !m->limit ? bytes : m->limit;
+}
+
 /* Bytes of limit that are not taken; 0: none, or the limit is exceeded. */
 static uint64_t left(const hy_model *m, uint64_t taken)
 {
-    uint64_t all = memory_resident() + MODEL_MEMORY_MARGIN + m->engine_cache + taken;
+    uint64_t all = resident(m) + MODEL_MEMORY_MARGIN + m->engine_cache + taken;
     return all < m->limit ? m->limit - all : 0;
 }
 
@@ -67,7 +78,7 @@ hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_o
     uint64_t cache = o->engine && o->engine->cache_bytes ? o->engine->cache_bytes : m->layout.row_bytes;
     uint64_t taken = need.weights + need.step + cache + need.readers + need.expert_least;
     if (left(m, taken) > 0) return HY_OK;
-    uint64_t program = memory_resident() + MODEL_MEMORY_MARGIN;
+    uint64_t program = resident(m) + MODEL_MEMORY_MARGIN;
     char parts[8][32], experts[160] = "";
     if (need.expert_least)
         snprintf(experts, sizeof experts,
@@ -126,7 +137,7 @@ hy_status model_memory_take(hy_model *m, uint64_t cache_bytes, hy_error *err)
         if (status == HY_OK && m->engine_cache) log_cache(m);
         return status;
     }
-    uint64_t need = memory_resident() + MODEL_MEMORY_MARGIN + m->engine_cache + m->expert_least;
+    uint64_t need = resident(m) + MODEL_MEMORY_MARGIN + m->engine_cache + m->expert_least;
     m->engine_cache -= cache_bytes;
     char limit[32], needed[32];
     return error_at(err, HY_NO_FIT, "--memory", "%s of memory are too little, %s are needed%s",
