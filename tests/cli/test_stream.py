@@ -2,6 +2,8 @@
 """Weights larger than memory: the same tokens with --weights stream, the limit of --memory, files that are cut.
 
     test_stream.py BUILD/hayate
+
+hayate-test: slow (the limits are those of the program as it is; sanitizers take more memory)
 """
 import json
 import os
