@@ -10,6 +10,7 @@
 #define SINGLE_C 2
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #include "backend/cpu/products_avx512.h"
+#include "backend/cpu/products_avx512_block4.h"
 #include "backend/cpu/products_body.h"
 
 /* The same with vdpbf16ps where more than a few rows share weights: it adds the odd product of a pair, then the even
