@@ -27,6 +27,12 @@ static inline bool size_add(size_t a, size_t b, size_t *out)
     return true;
 }
 
+/* a + b, UINT64_MAX when that does not fit: needs that are held against a limit. */
+static inline uint64_t bytes_sum(uint64_t a, uint64_t b)
+{
+    return a < UINT64_MAX - b ? a + b : UINT64_MAX;
+}
+
 /* count * size zeroed bytes, 64-byte aligned; NULL when there is no memory or the product overflows. memory_free it. */
 void *memory_zeroed(size_t count, size_t size);
 /* The same without clearing. */

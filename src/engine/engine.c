@@ -131,10 +131,12 @@ static hy_status open_parts(hy_engine *e, int32_t sequences, int32_t rows, uint6
     uint64_t available = model_memory_available(e->model, &limits);
     hy_status status = cache_plan_make(layout->row_bytes, e->model_len, cache_bytes, available, &e->plan, err);
     if (status != HY_OK) return status;
-    if (cache_bytes > 0 && e->plan.bytes > memory_available())
+    char asked[32], left[32];
+    uint64_t machine = memory_available();
+    if (cache_bytes > 0 && e->plan.bytes > machine)
         return error_at(err, HY_NO_FIT, "cache_bytes",
-                        "a cache of %.1f MB was asked for and %.1f MB of memory are free: ask for less",
-                        (double)e->plan.bytes * 1e-6, (double)memory_available() * 1e-6);
+                        "a cache of %s was asked for and %s of memory are free: ask for less",
+                        memory_text(cache_bytes, asked), memory_text(machine, left));
     log_plan(e);
     if (!(e->turn = turn_open(model_backend(e->model)))) return error_memory(err, "the engine", sizeof *e);
     status = scheduler_open(sequences, rows, e->plan.blocks, e->plan.longest_tokens, &e->sched, err);

@@ -44,7 +44,7 @@ static uint64_t round_up(uint64_t bytes)
 {
     uint64_t unit = 1;
     while (bytes / unit >= 1000) unit *= 1000;
-    return bytes + (bytes / unit < 10 ? unit / 200 : unit / 20);
+    return bytes_sum(bytes, bytes / unit < 10 ? unit / 200 : unit / 20);
 }
 
 /* Where the system stops telling, everything counts as taken: a limit that cannot be watched is not exceeded. */
@@ -57,7 +57,7 @@ static uint64_t resident(const hy_model *m)
 /* Bytes of limit that are not taken; 0: none, or the limit is exceeded. */
 static uint64_t left(const hy_model *m, uint64_t taken)
 {
-    uint64_t all = resident(m) + MODEL_MEMORY_MARGIN + m->engine_cache + taken;
+    uint64_t all = bytes_sum(resident(m) + MODEL_MEMORY_MARGIN + m->engine_cache, taken);
     return all < m->limit ? m->limit - all : 0;
 }
 
@@ -76,7 +76,7 @@ hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_o
     m->ops->measure(&m->weights.shape, options, &limits, &need);
     m->expert_least = need.expert_least;
     uint64_t cache = o->engine && o->engine->cache_bytes ? o->engine->cache_bytes : m->layout.row_bytes;
-    uint64_t taken = need.weights + need.step + cache + need.readers + need.expert_least;
+    uint64_t taken = bytes_sum(need.weights + need.step + need.readers + need.expert_least, cache); /* as asked for */
     if (left(m, taken) > 0) return HY_OK;
     uint64_t program = resident(m) + MODEL_MEMORY_MARGIN;
     char parts[8][32], experts[160] = "";
@@ -87,7 +87,7 @@ hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_o
     return error_at(err, HY_NO_FIT, "--memory",
                     "%s of memory are too little, %s are needed: %s of weights that stay, %s for a step (at "
                     "most %d batched tokens), %s of KV cache%s, %s for the program",
-                    memory_text(m->limit, parts[2]), memory_text(round_up(program + taken + 1), parts[3]),
+                    memory_text(m->limit, parts[2]), memory_text(round_up(bytes_sum(program + 1, taken)), parts[3]),
                     memory_text(need.weights, parts[4]), memory_text(need.step, parts[5]), limits.rows,
                     memory_text(cache, parts[6]), experts, memory_text(program, parts[7]));
 }

@@ -164,6 +164,16 @@ class Stream(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertRegex(err, r"WARNING.* --memory 900.0 TB is more than the [\d.]+ GB of this machine")
 
+    def test_a_cache_beyond_all_memory(self):
+        """Needs that do not fit into 64 bits are too large, not small."""
+        for cache in (2**64 - 1, 2**64 - 10**9, 2**63, "16777215T", 10**15):
+            for flags in ((), ("--memory", "1GB"), ("--memory", "1GB", "--weights", "stream"), ("--memory", 2**64 - 1)):
+                code, out, err, _ = run("generate", self.model, *ARGS, *flags, "--kv-cache-memory-bytes", cache)
+                self.assertEqual((code, out), (4, ""), (cache, flags, err))
+                said = [line for line in err.splitlines() if line.startswith("hayate: ")]
+                self.assertEqual(len(said), 1, err)
+                self.assertRegex(said[0], r"(1\d\.\d|9.2\d) EB|1.00 PB", (cache, flags))
+
     def plan(self, *more):
         code, out, err, _ = run("plan", self.model, "--weights", "stream", "--json", *more)
         return code, json.loads(out), err
