@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""What configuring says where `make` shows it: how streamed weights will be read, once.
+
+    test_build.py BUILD/hayate
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def configure(folder, *more, **environment):
+    done = subprocess.run(["cmake", "-S", SOURCE, "-B", folder, *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, env={**os.environ, **environment}, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+if not shutil.which("cmake") or not (SOURCE / "CMakeLists.txt").exists():
+    print("cmake is not installed")
+    sys.exit(77)
+with tempfile.TemporaryDirectory() as work:
+    build = os.path.join(work, "build")
+    first = configure(build)
+    assert first.startswith("streamed weights are read by ") and first.count("\n") == 1, first
+    assert configure(build) == ""
+    assert configure(build, "-DHAYATE_SAID_STREAMED=otherwise") == first  # what was installed or removed since
