@@ -2,7 +2,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
+
+#include "base/utf8.h"
 
 const char *hy_status_name(hy_status status)
 {
@@ -22,9 +23,8 @@ const char *hy_status_name(hy_status status)
 /* One line, whatever a file name or a client put into it. */
 static void copy_line(char *out, size_t size, const char *s)
 {
-    size_t n = strnlen(s, size - 1);
-    for (size_t i = 0; i < n; i++) out[i] = (unsigned char)s[i] < 0x20 || s[i] == 0x7F ? '?' : s[i];
-    out[n] = 0;
+    snprintf(out, size, "%s", s);
+    utf8_one_line(out, '?');
 }
 
 static hy_status fill(hy_error *err, hy_status status, const char *where, const char *format, va_list args)

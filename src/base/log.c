@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/utf8.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hy_log_fn sink;
 static void *sink_user;
@@ -28,7 +30,6 @@ void log_line(hy_log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    for (char *p = line; *p; p++)
-        if ((unsigned char)*p < 0x20) *p = ' ';
+    utf8_one_line(line, ' ');
     fn(user, level, line);
 }

@@ -1,5 +1,8 @@
 #include "base/utf8.h"
 
+#include <stdbool.h>
+#include <string.h>
+
 /* Bytes that a lead byte announces, and the allowed range of the second byte. 0: not a lead byte. */
 static size_t lead(unsigned char c, unsigned char *low, unsigned char *high)
 {
@@ -88,4 +91,18 @@ size_t utf8_invalid_run(const char *s, size_t length)
 {
     size_t announced, n = good_prefix(s, length, &announced);
     return n ? n : 1;
+}
+
+void utf8_one_line(char *s, char instead)
+{
+    for (size_t left = strlen(s); left;) {
+        uint32_t code = 0;
+        size_t n = utf8_decode(s, left, &code);
+        bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
+        if (n && !control) {
+            s += n, left -= n;
+            continue;
+        }
+        for (n = n ? n : 1; n; n--, left--) *s++ = instead;
+    }
 }

@@ -22,4 +22,8 @@ size_t utf8_incomplete_tail(const char *s, size_t length);
 /* Bytes of an invalid sequence at s that one U+FFFD stands for (maximal subpart; at least 1). */
 size_t utf8_invalid_run(const char *s, size_t length);
 
+/* What a terminal would act upon (control characters, also those of U+0080 to U+009F) and bytes that are no UTF-8 become
+ * `instead`, byte by byte: text of a file or a client as a line for people. */
+void utf8_one_line(char *s, char instead);
+
 #endif

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/utf8.h"
 
 enum { FILE_LIMIT = 16 << 20 };
 
@@ -68,6 +70,7 @@ void bench_against_setting(bench_against *a, const char *group, const char *key,
     if (json_is_string(value)) snprintf(then, sizeof then, "%s", json_string_value(value));
     if (json_is_integer(value)) snprintf(then, sizeof then, "%lld", (long long)json_integer_value(value));
     if (json_is_boolean(value)) snprintf(then, sizeof then, "%s", json_is_true(value) ? "true" : "false");
+    utf8_one_line(then, '?'); /* whatever the file has */
     if (!strcmp(then, now) || a->difference_count == AGAINST_DIFFERENCES) return;
     snprintf(a->differences[a->difference_count++], sizeof a->differences[0], "%s %s then, %.60s now", key, then, now);
 }
@@ -88,7 +91,7 @@ const bench_earlier *bench_against_find(const bench_against *a, const char *name
 {
     for (int i = 0; i < a->count; i++)
         if (a->rows[i].context == context && a->rows[i].batch == batch && !strcmp(a->rows[i].name, name))
-            return &a->rows[i];
+            return a->rows[i].rate > 0 ? &a->rows[i] : NULL;
     return NULL;
 }
 
@@ -100,10 +103,18 @@ void bench_against_print(const bench_against *a)
         printf("%s%s%s", i ? "; " : " not the same: ", a->differences[i], i + 1 == a->difference_count ? "\n" : "");
 }
 
-void bench_against_write(const bench_against *a, json_writer *w)
+void bench_against_end(const bench_against *a, int compared)
+{
+    if (!compared)
+        log_line(HY_LOG_WARNING, "--against %s: none of its rows is of the same kind and size as one of this run",
+                 a->path);
+}
+
+void bench_against_write(const bench_against *a, int compared, json_writer *w)
 {
     writer_object(w);
     writer_key(w, "file"), writer_text(w, a->path);
+    writer_key(w, "rows_compared"), writer_integer(w, compared);
     writer_key(w, "same"), writer_bool(w, a->difference_count == 0);
     writer_key(w, "differences");
     writer_array(w);

@@ -37,12 +37,14 @@ void bench_against_machine(bench_against *a, const bench_machine *now);
 void bench_against_setting(bench_against *a, const char *group, const char *key, const char *now);
 void bench_against_close(bench_against *a);
 
-/* NULL: the file has no such row. */
+/* NULL: the file has no such row, or one without a rate. */
 const bench_earlier *bench_against_find(const bench_against *a, const char *name, int64_t context, int64_t batch);
 
 /* "against FILE: ..." with all differences, on stdout. */
 void bench_against_print(const bench_against *a);
-/* The members of the object that --json carries. */
-void bench_against_write(const bench_against *a, json_writer *w);
+/* After the last row, of which so many were found: warns when none was. */
+void bench_against_end(const bench_against *a, int compared);
+/* The object that --json carries. */
+void bench_against_write(const bench_against *a, int compared, json_writer *w);
 
 #endif

@@ -40,9 +40,14 @@ static void print_columns(const kernel_report *r)
 
 static const bench_earlier *earlier(const kernel_report *r, const kernel_row *row)
 {
-    const bench_earlier *e =
-        r->against.root ? bench_against_find(&r->against, row->name, row->context, row->rows) : NULL;
-    return e && e->rate > 0 ? e : NULL;
+    return r->against.root ? bench_against_find(&r->against, row->name, row->context, row->rows) : NULL;
+}
+
+static int compared(const kernel_report *r)
+{
+    int found = 0;
+    for (int i = 0; i < r->count; i++) found += earlier(r, &r->row[i]) != NULL;
+    return found;
 }
 
 static void print_row(const kernel_report *r, const kernel_row *row)
@@ -163,7 +168,7 @@ static bool print_json(const kernel_report *r)
     writer_object(&w);
     for (int i = 0; i < BENCH_PEAKS; i++) member_text(&w, bench_peak_names[i], bench_peak_instruction((bench_peak)i));
     writer_end(&w);
-    if (r->against.root) writer_key(&w, "against"), bench_against_write(&r->against, &w);
+    if (r->against.root) writer_key(&w, "against"), bench_against_write(&r->against, compared(r), &w);
     writer_key(&w, "rows");
     writer_array(&w);
     for (int i = 0; i < r->count; i++) write_row(r, &r->row[i], &w);
@@ -175,9 +180,8 @@ static bool print_json(const kernel_report *r)
     return ok;
 }
 
-bool kernel_report_end(kernel_report *r)
+static void print_end(const kernel_report *r)
 {
-    if (r->json) return print_json(r);
     bool above = false;
     for (int i = 0; i < r->count; i++) above = above || r->row[i].fraction > 1;
     if (above) bench_note_above();
@@ -191,7 +195,18 @@ bool kernel_report_end(kernel_report *r)
         printf("%s over %lld tokens: %.2f ns a token and core, %.2f ms a core\n", row->name, (long long)row->context,
                1e9 * row->seconds * r->threads / (double)row->context, 1e3 * row->seconds * r->threads);
     }
-    return true;
+}
+
+bool kernel_report_end(kernel_report *r)
+{
+    bool ok = true;
+    if (r->json)
+        ok = print_json(r);
+    else
+        print_end(r);
+    fflush(stdout);
+    if (ok && r->against.root) bench_against_end(&r->against, compared(r));
+    return ok;
 }
 
 void kernel_report_free(kernel_report *r)

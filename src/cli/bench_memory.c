@@ -66,8 +66,14 @@ static hy_status measure(memory_bench *b, int count, hy_error *err)
 
 static const bench_earlier *earlier(const memory_bench *b, const memory_row *row)
 {
-    const bench_earlier *e = b->against.root ? bench_against_find(&b->against, "", 0, row->threads) : NULL;
-    return e && e->rate > 0 ? e : NULL;
+    return b->against.root ? bench_against_find(&b->against, "", 0, row->threads) : NULL;
+}
+
+static int compared(const memory_bench *b)
+{
+    int found = 0;
+    for (int i = 0; i < b->count; i++) found += earlier(b, &b->row[i]) != NULL;
+    return found;
 }
 
 static void print_heading(const memory_bench *b)
@@ -131,7 +137,7 @@ static bool print_json(const memory_bench *b)
     for (int p = 0; p < BENCH_PEAKS; p++)
         writer_key(&w, bench_peak_names[p]), writer_text(&w, bench_peak_instruction((bench_peak)p));
     writer_end(&w);
-    if (b->against.root) writer_key(&w, "against"), bench_against_write(&b->against, &w);
+    if (b->against.root) writer_key(&w, "against"), bench_against_write(&b->against, compared(b), &w);
     writer_key(&w, "rows");
     writer_array(&w);
     for (int i = 0; i < b->count; i++) write_row(b, &b->row[i], &w);
@@ -163,6 +169,8 @@ static hy_status run(memory_bench *b, hy_error *err)
         if (status == HY_OK && !b->json) print_row(b, &b->row[b->count - 1]);
     }
     if (status == HY_OK && b->json && !print_json(b)) status = error_memory(err, "the JSON", 1 << 20);
+    fflush(stdout);
+    if (status == HY_OK && b->against.root) bench_against_end(&b->against, compared(b));
     return status;
 }
 

@@ -232,6 +232,8 @@ static hy_status run_rows(model_bench *b, hy_error *err)
         }
     if (status == HY_OK && b->json && !bench_print_json(&b->heading, b->result, b->result_count, against))
         status = error_memory(err, "the JSON", 1 << 20);
+    fflush(stdout);
+    if (status == HY_OK) bench_print_end(b->result, b->result_count, against);
     return status;
 }
 

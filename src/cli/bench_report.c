@@ -22,6 +22,19 @@ static double row_fraction(const bench_heading *h, const bench_result *r)
     return bench_by_bytes(h->bench) ? r->read_fraction : r->fraction;
 }
 
+static const bench_earlier *earlier(const bench_against *against, const bench_result *r)
+{
+    const bench_earlier *e = against ? bench_against_find(against, "", r->context, r->rows) : NULL;
+    return e && e->fraction > 0 ? e : NULL;
+}
+
+static int compared(const bench_against *against, const bench_result *rows, int count)
+{
+    int found = 0;
+    for (int i = 0; i < count; i++) found += earlier(against, &rows[i]) != NULL;
+    return found;
+}
+
 /* ---- Tables -------------------------------------------------------------------------------------------------------
  */
 
@@ -92,8 +105,8 @@ void bench_print_row(const bench_heading *h, const bench_result *r, const bench_
     for (int i = 0; i < BENCH_RATES; i++) print_kind(kind_names[i], r->kind[i]);
     if (!decode && r->op[BENCH_INDEX].calls)
         printf("    %.2f tokens/s without index_select\n", r->rows / r->without_index);
-    const bench_earlier *e = against ? bench_against_find(against, "", r->context, r->rows) : NULL;
-    if (e && e->rate > 0 && e->fraction > 0)
+    const bench_earlier *e = earlier(against, r);
+    if (e)
         printf("    against: %.3f times the tokens/s (%.2f), %.3f times the share of bound (%.1f %%)\n",
                r->rows / r->seconds / e->rate, e->rate, row_fraction(h, r) / e->fraction, 100 * e->fraction);
     else if (against)
@@ -207,12 +220,17 @@ static void write_row(const bench_heading *h, const bench_result *r, const bench
     writer_end(w);
     writer_key(w, "by_operation");
     write_operations(r, w);
-    const bench_earlier *e = against ? bench_against_find(against, "", r->context, r->rows) : NULL;
-    if (e && e->rate > 0 && e->fraction > 0) {
+    const bench_earlier *e = earlier(against, r);
+    if (e) {
         member(w, "tokens_per_second_ratio", r->rows / r->seconds / e->rate);
         member(w, "bound_fraction_ratio", row_fraction(h, r) / e->fraction);
     }
     writer_end(w);
+}
+
+void bench_print_end(const bench_result *rows, int count, const bench_against *against)
+{
+    if (against) bench_against_end(against, compared(against, rows, count));
 }
 
 bool bench_print_json(const bench_heading *h, const bench_result *rows, int count, const bench_against *against)
@@ -234,7 +252,7 @@ bool bench_print_json(const bench_heading *h, const bench_result *rows, int coun
     writer_object(&w);
     for (int i = 0; i < BENCH_PEAKS; i++) member_text(&w, bench_peak_names[i], bench_peak_instruction((bench_peak)i));
     writer_end(&w);
-    if (against) writer_key(&w, "against"), bench_against_write(against, &w);
+    if (against) writer_key(&w, "against"), bench_against_write(against, compared(against, rows, count), &w);
     writer_key(&w, "rows");
     writer_array(&w);
     for (int i = 0; i < count; i++) write_row(h, &rows[i], against, &w);

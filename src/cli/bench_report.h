@@ -24,6 +24,8 @@ bool bench_by_bytes(const char *bench);
 void bench_print_heading(const bench_heading *h, const bench_against *against);
 /* One row and its operations; `against` may be NULL. */
 void bench_print_row(const bench_heading *h, const bench_result *r, const bench_against *against);
+/* After the last row, in tables and with JSON. */
+void bench_print_end(const bench_result *rows, int count, const bench_against *against);
 /* The whole JSON object on stdout. False: no memory. */
 bool bench_print_json(const bench_heading *h, const bench_result *rows, int count,
                       const bench_against *against);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 
 enum { NAME_MAX_LENGTH = 63, HELP_WIDTH = 100 };
 
@@ -100,6 +101,13 @@ bool cli_parse_size(const char *text, uint64_t *out)
 const char *cli_format_bytes(uint64_t bytes, char out[32])
 {
     return memory_text(bytes, out);
+}
+
+const char *cli_format_text(const char *text, char out[CLI_TEXT])
+{
+    snprintf(out, CLI_TEXT, "%s", text);
+    utf8_one_line(out, '?');
+    return out;
 }
 
 const char *cli_format_count(uint64_t value, char out[32])

@@ -33,7 +33,7 @@ typedef enum cli_kind {
     CLI_SWITCH,  /* int, a flag: 1, or 0 for --no-name; start with -1 to see whether it was given */
 } cli_kind;
 
-enum { CLI_MAX_STRINGS = 64 };
+enum { CLI_MAX_STRINGS = 64, CLI_TEXT = 512 };
 
 typedef struct cli_strings {
     const char *items[CLI_MAX_STRINGS]; /* borrowed from argv */
@@ -72,6 +72,8 @@ bool cli_parse_size(const char *text, uint64_t *out);
 
 /* Bytes for people, in powers of 1000: "5.21 GB". out has room for 32 characters; returned. */
 const char *cli_format_bytes(uint64_t bytes, char out[32]);
+/* Text of a file as a line: what a terminal would act upon is '?', what does not fit is cut. Returns `out`. */
+const char *cli_format_text(const char *text, char out[CLI_TEXT]);
 /* Digits in groups of three: "250,103,411,200". */
 const char *cli_format_count(uint64_t value, char out[32]);
 

@@ -269,7 +269,7 @@ static void print_draft_config(const draft_config *d)
 
 static void print_summary(const checkpoint *c, bool draft, const summary *s)
 {
-    char a[32], b[32], p[32], shape[160];
+    char a[32], b[32], p[32], shape[160], name[CLI_TEXT];
     printf("  %s tensors in %zu file%s, %s bytes (%s), %s parameters\n\n", cli_format_count(s->all.tensors, a),
            checkpoint_shard_count(c, draft), checkpoint_shard_count(c, draft) == 1 ? "" : "s",
            cli_format_count(s->all.bytes, b), cli_format_bytes(s->all.bytes, p),
@@ -287,7 +287,7 @@ static void print_summary(const checkpoint *c, bool draft, const summary *s)
     for (size_t i = 0; i < s->count; i++) {
         const group *g = &s->groups[i];
         printf("  %10s %19s  %-8s %-20s %s\n", cli_format_count(g->sum.tensors, a), cli_format_count(g->sum.bytes, b),
-               tensor_dtype_name(g->first->dtype), shape_text(g->first, shape), g->pattern);
+               tensor_dtype_name(g->first->dtype), shape_text(g->first, shape), cli_format_text(g->pattern, name));
     }
 }
 
@@ -322,10 +322,10 @@ static hy_status each_tensor(const checkpoint *c, bool draft, each_fn fn, void *
 
 static void print_tensor(void *user, const tensor *t, const char *shard)
 {
-    char shape[160], bytes[32];
+    char shape[160], bytes[32], name[CLI_TEXT], file[CLI_TEXT];
     (void)user;
     printf("%-10s %-22s %16s  %s  %s\n", tensor_dtype_name(t->dtype), shape_text(t, shape),
-           cli_format_count(t->bytes, bytes), shard, t->name);
+           cli_format_count(t->bytes, bytes), cli_format_text(shard, file), cli_format_text(t->name, name));
 }
 
 /* ---- JSON
@@ -535,8 +535,8 @@ static int print_one(const checkpoint *c, const char *name)
             return 2;
         }
     }
-    char shape[160], bytes[32];
-    printf("%s\n  %s %s, %s bytes\n", t->name, tensor_dtype_name(t->dtype), shape_text(t, shape),
+    char shape[160], bytes[32], text[CLI_TEXT];
+    printf("%s\n  %s %s, %s bytes\n", cli_format_text(t->name, text), tensor_dtype_name(t->dtype), shape_text(t, shape),
            cli_format_count(t->bytes, bytes));
     float values[4096];
     statistics s = {0};

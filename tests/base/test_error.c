@@ -34,14 +34,18 @@ static void control_characters(void **state)
 {
     (void)state;
     hy_error err;
-    for (int c = 1; c < 256; c++) {
-        char s[] = {'a', (char)c, 'b', 0}, want[] = {'a', c < 0x20 || c == 0x7F ? '?' : (char)c, 'b', 0};
+    for (int c = 1; c < 256; c++) { /* from 0x80 on no UTF-8 */
+        char s[] = {'a', (char)c, 'b', 0}, want[] = {'a', c < 0x20 || c >= 0x7F ? '?' : (char)c, 'b', 0};
         error_at(&err, HY_FAILED, s, "%s", s);
         assert_string_equal(err.message, want);
         assert_string_equal(err.where, want);
     }
     error_set(&err, HY_FAILED, "%s", "evil\nname\r\n\x1B[2J.safetensors");
     assert_string_equal(err.message, "evil?name???[2J.safetensors");
+    error_set(&err, HY_FAILED, "%s",
+              "caf\u00E9 \u9593 \U0001F600 \xC2\x9B"
+              "2J \xC2\x80\xC2\x9F\u00A0");
+    assert_string_equal(err.message, "caf\u00E9 \u9593 \U0001F600 ??2J ????\u00A0");
 }
 
 static void too_long(void **state)

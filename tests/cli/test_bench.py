@@ -154,6 +154,44 @@ class Against(unittest.TestCase):
             row = now["rows"][0]
             self.assertAlmostEqual(row["tokens_per_second_ratio"], row["tokens_per_second"] / old, places=6)
 
+    def test_text_of_the_file(self):
+        """What a terminal would act upon is not printed, wherever in the file it stands."""
+        evil = "\x1b[2Jx\x07\r\n\x9b3J"
+        with tempfile.TemporaryDirectory() as folder:
+            before = pathlib.Path(folder) / "before.json"
+            for part in (("decode", MODEL, "--context", "0"), ("memory", "--threads", "1"),
+                         ("kernels", MODEL, "--rows", "1", "--context", "128", "--index-context", "0")):
+                file = json.loads(bench(*part, "--json", *SMALL)[0])
+
+                def spoil(value):
+                    if isinstance(value, dict):
+                        return {key: spoil(one) for key, one in value.items()}
+                    if isinstance(value, list):
+                        return [spoil(one) for one in value]
+                    return evil + value if isinstance(value, str) else value
+
+                before.write_text(json.dumps({**spoil(file), "bench": file["bench"]}))
+                out, err = bench(*part, "--against", str(before), *SMALL)
+                self.assertIn("cpu ?[2Jx?????3J", out)
+                for c in map(chr, [*range(32), *range(0x7F, 0xA0)]):
+                    self.assertNotIn(c, (out + err).replace("\n", ""))
+                before.write_text(json.dumps(spoil(file)))
+                _, err = bench(*part, "--against", str(before), *SMALL, code=2)
+                self.assertIn("comes from 'hayate bench ?[2Jx?????3J", err)
+
+    def test_nothing_to_compare(self):
+        with tempfile.TemporaryDirectory() as folder:
+            before = pathlib.Path(folder) / "before.json"
+            for part in (("decode", MODEL, "--context", "0"), ("memory", "--threads", "1"),
+                         ("kernels", MODEL, "--rows", "1", "--context", "128", "--index-context", "0")):
+                file = json.loads(bench(*part, "--json", *SMALL)[0])
+                for rows, said in ((file["rows"], 0), ([], 1), ([{**r, "batch": 77} for r in file["rows"]], 1), ([3], 1)):
+                    before.write_text(json.dumps({**file, "rows": rows}))
+                    for flags in ((), ("--json",)):
+                        out, err = bench(*part, "--against", str(before), *SMALL, *flags)
+                        self.assertEqual(err.count("none of its rows is of the same kind and size"), said, (part, err))
+                    self.assertEqual(json.loads(out)["against"]["rows_compared"], 0 if said else len(rows))
+
     def test_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "x.json"

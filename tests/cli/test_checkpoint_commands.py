@@ -69,6 +69,28 @@ def whole_model_in_holes():
     assert child.returncode == 0 and usage.ru_maxrss < 200 * 1024, usage.ru_maxrss
 
 
+def names_of_a_file():
+    """What a terminal would act upon is not printed."""
+    folder = place("evil")
+    os.mkdir(folder)
+    for name in os.listdir(os.path.join(ORACLES, "m3-short")):
+        with open(os.path.join(ORACLES, "m3-short", name), "rb") as file:
+            data = file.read()
+        if name == "model.safetensors":
+            length = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + length])
+            header["evil\x1b[2J\x07\x9b3J\n\u00e9"] = {"dtype": "F32", "shape": [1],
+                                                    "data_offsets": [len(data) - 8 - length, len(data) - 4 - length]}
+            header = json.dumps(header).encode()
+            data = len(header).to_bytes(8, "little") + header + data[8 + length:] + bytes(4)
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(data)
+    for flags in ((), ("--all",), ("evil\x1b[2J\x07\x9b3J\n\u00e9",)):
+        out = run("inspect", folder, *flags).stdout
+        assert any(f"evil?[{n}J???{m}J?\u00e9" in out for n, m in (("2", "3"), ("*", "*"))), out
+        assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in out.replace("\n", "")), out
+
+
 def other_models_in_holes():
     run("synth", "m3-mxfp8", place("mx"), "--holes")
     got = json.loads(run("inspect", place("mx"), "--json").stdout)
@@ -232,7 +254,7 @@ def interrupted_work_leaves_nothing():
 
 
 def main():
-    tests = [help_texts, whole_model_in_holes, other_models_in_holes, slices, small_synth, usage_errors, bad_models, plans,
+    tests = [help_texts, whole_model_in_holes, names_of_a_file, other_models_in_holes, slices, small_synth, usage_errors, bad_models, plans,
              plans_that_do_not_fit, plans_of_folders, interrupted_work_leaves_nothing]
     for test in tests:
         test()
