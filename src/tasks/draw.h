@@ -1,5 +1,6 @@
 /*
- * Random choices of generators: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+ * Random choices of generators: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+ * 2014).
  *
  * Not the random numbers of sampling (base/random.h): those are addressed by position, these are a stream.
  */
@@ -23,6 +24,8 @@ int64_t draw_between(draw *d, int64_t low, int64_t high);
 bool draw_chance(draw *d, double p);
 /* One of n strings. */
 const char *draw_one(draw *d, const char *const *from, size_t n);
+/* An index below n, in proportion to its weight. */
+size_t draw_weighted(draw *d, const int *weights, size_t n);
 #define DRAW(d, array) draw_one(d, array, sizeof(array) / sizeof *(array))
 
 /* FNV-1a with a final mix: what decides the split. */
