@@ -22,6 +22,7 @@ static const command commands[] = {
     {"inspect", cmd_inspect, "what a checkpoint holds, with sizes"},
     {"plan", cmd_plan, "will it fit: weights, cache, sequences per machine"},
     {"quantize", cmd_quantize, "bf16 to MXFP8 and NVFP4 in the published layout"},
+    {"eval", cmd_eval, "what a model can do; writes training sets"},
     {"bench", cmd_bench, "what this machine can do, and how much of it the engine reaches"},
     {"synth", cmd_synth, "random weights in the published layout, any size"},
 };
