@@ -2,7 +2,7 @@
  * Sums and word problems, one after the other.
  *
  * Mode "enabled" writes its steps for all of them, "adaptive" for those that are not easy, "disabled" is asked only
- * what can be answered at once. Some clients do not send earlier thoughts back: in two conversations of five earlier
+ * what can be answered at once. Some clients do not send earlier thoughts back: in a fifth of the conversations earlier
  * answers have none, and only the last one is to be imitated.
  */
 #include <string.h>
@@ -103,7 +103,7 @@ static void make(task_split split, draw *d, int length, task *out)
     static const char *const modes[] = {"enabled", "adaptive", "disabled"};
     static const int shares[] = {30, 52, 18};
     size_t mode = draw_weighted(d, shares, 3);
-    bool forgets = length > 0 && mode != 2 && draw_chance(d, 0.4);
+    bool forgets = length > 0 && mode != 2 && draw_chance(d, 0.2);
     int64_t last = -1;
     task_start(out, 0, modes[mode], draw_chance(d, 0.3) ? word_system(d) : NULL);
     /* The last turn of a forgetful client must not be lost to a row's end. */
