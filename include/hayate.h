@@ -90,6 +90,8 @@ typedef struct hy_model_options {
     const char *indexer_kv_dtype; /* the same; "auto" follows the main cache */
     const char *readback;         /* "exact" (default) or "e4m3" */
     const char *moe_activation;   /* "auto" (default: "nvfp4" for pack-quantised experts), "nvfp4" or "none" */
+    const char *attention;        /* "sparse" (default: as the config says), or "dense": every row reads all blocks, the index
+                                   * branch is not used; for comparisons */
     const char *tokenizer;        /* a folder, a tokenizer.json or a rank file; NULL looks in the model's folder */
     const char *chat_template;    /* "auto" (default) or "minimax-m3", the built-in renderer whatever the folder has */
     int threads;                  /* 0: one per core that this process may use */

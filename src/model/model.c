@@ -74,6 +74,16 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
     return status;
 }
 
+/* Without the index branch a sparse layer is a dense one. */
+static hy_status resolve_attention(hy_model *m, const char *wanted, hy_error *err)
+{
+    bool dense = wanted && strcmp(wanted, "dense") == 0;
+    if (wanted && *wanted && !dense && strcmp(wanted, "sparse") != 0)
+        return error_at(err, HY_USAGE, "--attention", "--attention '%.40s': choose sparse or dense", wanted);
+    for (int i = 0; i < m->weights.shape.layers && dense; i++) m->weights.shape.layer[i].sparse = false;
+    return HY_OK;
+}
+
 /* A tokenizer may have fewer ids than the embedding has rows (padding), never more. */
 static hy_status open_text(hy_model *m, const hy_model_options *o, hy_error *err)
 {
@@ -99,6 +109,7 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
     if (status == HY_OK) status = checkpoint_open(path, &m->files, err);
     bool stream = o->weights && strcmp(o->weights, "stream") == 0;
     if (status == HY_OK) status = model_weights_open(m->files, stream, o->on_progress, o->user, &m->weights, err);
+    if (status == HY_OK) status = resolve_attention(m, o->attention, err);
     if (status == HY_OK) status = resolve_length(m, o->max_model_len, err);
     if (status == HY_OK)
         status = model_generation_load(checkpoint_folder(m->files), checkpoint_config(m->files), &m->generation, err);
