@@ -12,17 +12,19 @@
  *     MAXIMUM(x, m)            x > m ? x : m
  *     DOT_PAIRS(acc, a, b)     acc += a.low b.low + a.high b.high of vec_int, halves being int16
  *     EXPAND(line, s)          2 E2M1 of nibbles s and 4 + s of every lane of a vec_int, as pairs
- *     TRANSPOSE, VALUES16, SCALES8  optional: 16 x 16 words, 16 E2M1 numbers, scales of 16 tokens with 8 each, in one go
+ *     TRANSPOSE, VALUES16, SCALES8  optional: 16 x 16 words, 16 E2M1 numbers, scales of 16 tokens with 8 each, in one
+ * go
  *
- * A tile keeps V vectors of A (query heads, or tokens of an index block, in lanes) against C broadcasts of B (tokens, or
- * columns of queries) in registers. Integer tile, for each group of 16 elements: 8 V C DOT_PAIRS, V C conversions and V C
- * fused additions. With 16 lanes and two such operations a cycle: 16 columns of index scores take 40 cycles a token, and
- * 8 more for its way into lanes (72 bytes); a block of 128 tokens x 128 for 16 heads takes 5,120 cycles of keys, 8,192 of
- * values, about 1,600 of exponentials and 1,500 for decoding (18,432 bytes).
+ * A tile keeps V vectors of A (query heads, or tokens of an index block, in lanes) against C broadcasts of B (tokens,
+ * or columns of queries) in registers. Integer tile, for each group of 16 elements: 8 V C DOT_PAIRS, V C conversions
+ * and V C fused additions. With 16 lanes and two such operations a cycle: 16 columns of index scores take 40 cycles a
+ * token, and 8 more for its way into lanes (72 bytes); a block of 128 tokens x 128 for 16 heads takes 5,120 cycles of
+ * keys, 8,192 of values, about 1,600 of exponentials and 1,500 for decoding (18,432 bytes).
  *
  * Measured on one core of a Xeon of the Emerald Rapids kind at 2.8 GHz, AVX-512, beside a loop that only multiplies and
- * counting keys and values alone: scores of 64 columns 86 % of it, 16 columns 64 to 70 %, 4 columns 10 to 13 ns a token, of
- * which 4 are products; attention 79 % with 16 rows that share a block (6.0 us a row), 60 % with a single row (7.9 us).
+ * counting keys and values alone: scores of 64 columns 86 % of it, 16 columns 64 to 70 %, 4 columns 10 to 13 ns a
+ * token, of which 4 are products; attention 79 % with 16 rows that share a block (6.0 us a row), 60 % with a single row
+ * (7.9 us).
  */
 #include "backend/cpu/blocks.h"
 #include "backend/cpu/lanes.h"
@@ -34,8 +36,10 @@
 
 #define UNROLL(n) _Pragma(UNROLL_TEXT(GCC unroll n))
 #define UNROLL_TEXT(...) #__VA_ARGS__
+/* Compiled once, whoever calls it. */
+#define APART TARGET static __attribute__((noinline))
 #define SPLAT_INT(x) ((x) - (vec_int){0})
-#define KEY_TOKENS 32 /* tokens whose keys are decoded at a time */
+#define KEY_TOKENS 32             /* tokens whose keys are decoded at a time */
 #define SLAB (CACHE_BLOCK * UNIT) /* floats of 16 columns of all tokens of a decoded block */
 
 /* ---- Words in lanes --------------------------------------------------------------------------------------------- */
@@ -189,7 +193,8 @@ INLINE void decode_group(const uint8_t *data, float scale, bool round, float *ou
 #if WIDTH == 8
             {28, 24, 20, 16, 12, 8, 4, 0}
 #else
-            {28, 24, 20, 16}, {12, 8, 4, 0}
+            {28, 24, 20, 16},
+            {12, 8, 4, 0}
 #endif
         };
         vec half = SPLAT(0.5f * scale);
@@ -219,9 +224,10 @@ INLINE void decode_nvfp4(const uint8_t *data, const uint8_t *scales, bool quads,
     }
 }
 
-/* 16 columns of the values of tokens [0, tokens), out [tokens][16]: decode_nvfp4 of one group, four tokens at a time. */
-INLINE void decode_column(const uint8_t *data, const uint8_t *scales, bool round, size_t dim, size_t group, size_t tokens,
-                          float *out)
+/* 16 columns of the values of tokens [0, tokens), out [tokens][16]: decode_nvfp4 of one group, four tokens at a time.
+ */
+INLINE void decode_column(const uint8_t *data, const uint8_t *scales, bool round, size_t dim, size_t group,
+                          size_t tokens, float *out)
 {
     size_t groups = dim / UNIT, bytes = groups * (UNIT / 2);
     const uint8_t *d = data + group * (UNIT / 2), *s = scales + group * 4;
@@ -260,8 +266,8 @@ INLINE void decode_elements(bool half, const uint8_t *data, size_t dim, piece p,
 }
 
 /* A piece to fp32, [groups][slab / 16][16]. */
-INLINE void decode_part(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round, int dim,
-                        piece p, size_t slab, float *out)
+APART void decode_part(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round, int dim,
+                       piece p, size_t slab, float *out)
 {
     if (format != CACHE_NVFP4)
         decode_elements(format == CACHE_BF16, data, (size_t)dim, p, slab, out);
@@ -299,8 +305,8 @@ TARGET static void encode_nvfp4(const float *x, int dim, uint8_t *data, uint8_t 
         float unit = e4m3_to_float(scale);
         for (int p = 0; p < PARTS; p++) {
             vec y = v[p] / unit, a = (vec)((vec_int)y & 0x7FFFFFFF);
-            vec_int code = -((a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) +
-                             (a > 5.0f));
+            vec_int code =
+                -((a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f));
             code |= (code != 0) & (y < 0.0f) & 8;
             STORE(codes + p * WIDTH, code);
         }
@@ -308,8 +314,8 @@ TARGET static void encode_nvfp4(const float *x, int dim, uint8_t *data, uint8_t 
     }
 }
 
-/* Bytes [begin, begin + count) of what is read next. A few lines at a time: more than the machine can have under way make
- * everything wait. */
+/* Bytes [begin, begin + count) of what is read next. A few lines at a time: more than the machine can have under way
+ * make everything wait. */
 INLINE void ask_for(const uint8_t *next, size_t begin, size_t count)
 {
     for (size_t i = begin; next && i < begin + count; i += LINE) __builtin_prefetch(next + i, 0, 2);
@@ -318,12 +324,11 @@ INLINE void ask_for(const uint8_t *next, size_t begin, size_t count)
 /* ---- Tiles ------------------------------------------------------------------------------------------------------ */
 
 /*
- * acc[v][c] = sum over groups g of (sum of the pairs of g) * scale. Lane n of vector v has its pairs p at a[v][16 p + n],
- * column c at b[c * column + p]. The scales are those of lanes, [v][16 g + n], or of columns, [c * dim/16 + g].
+ * acc[v][c] = sum over groups g of (sum of the pairs of g) * scale. Lane n of vector v has its pairs p at a[v][16 p +
+ * n], column c at b[c * column + p]. The scales are those of lanes, [v][16 g + n], or of columns, [c * dim/16 + g].
  */
 INLINE void pair_tile(const int V, const int C, const bool of_lanes, const int32_t *const *a, const int32_t *b,
-                      size_t column, const float *const *lane_scale, const float *column_scale, int dim,
-                      vec (*acc)[16])
+                      size_t column, const float *const *lane_scale, const float *column_scale, int dim, vec (*acc)[16])
 {
     size_t words = (size_t)dim / 8, groups = (size_t)dim / UNIT;
     for (int v = 0; v < V; v++)
@@ -415,16 +420,22 @@ typedef struct some_keys {
     const float *scales, *keys;
 } some_keys;
 
-/* Exponents of keys [i, i + C) for V / PARTS rows, to s + c * 16 of the first row, and their maxima. */
-INLINE void score_tokens(const int V, const int C, const some_keys *k, const void *const *query, const vec *factor, size_t i,
-                         int dim, float *s, vec *largest)
+/* Exponents of keys [i, i + n), n <= C, for V / PARTS rows, to s + c * 16 of the first row, and their maxima. A tile is
+ * always whole: what it makes of the room behind the keys is left. */
+INLINE void score_tokens(const int V, const int C, const some_keys *k, const void *const *query, const vec *factor,
+                         size_t i, size_t n, int dim, float *s, vec *largest)
 {
     vec acc[4][16];
     if (k->pairs) {
         const int32_t *a[4];
         size_t half = (size_t)dim / 2;
         for (int v = 0; v < V; v++) a[v] = (const int32_t *)query[v / PARTS] + v % PARTS * WIDTH;
-        pair_tile(V, C, false, a, k->pairs + i * half, half, NULL, k->scales + i * ((size_t)dim / UNIT), dim, acc);
+        const int32_t *pairs = k->pairs + i * half;
+        const float *scales = k->scales + i * ((size_t)dim / UNIT);
+        if (WIDTH == 16 && dim == 128) /* the usual one: a sixteenth of the time */
+            pair_tile(V, C, false, a, pairs, 64, NULL, scales, 128, acc);
+        else
+            pair_tile(V, C, false, a, pairs, half, NULL, scales, dim, acc);
     } else {
         const float *a[4];
         for (int v = 0; v < V; v++) a[v] = (const float *)query[v / PARTS] + v % PARTS * WIDTH;
@@ -432,27 +443,28 @@ INLINE void score_tokens(const int V, const int C, const some_keys *k, const voi
     }
     for (int v = 0; v < V; v++)
         for (int c = 0; c < C; c++) {
+            if ((size_t)c >= n) break;
             vec x = acc[v][c] * factor[v];
             largest[v] = MAXIMUM(x, largest[v]);
             STORE(s + v / PARTS * SLAB + c * LANES + v % PARTS * WIDTH, x);
         }
 }
 
-/* Exponents of tokens [t, end) of R rows; `largest` [R][16]. */
+/* Exponents of tokens [t, end) of R rows; `largest` [R][16]. C divides KEY_TOKENS. */
 INLINE void score_rows(const int R, const int C, const some_keys *k, const cpu_query_row *rows, size_t t, size_t end,
                        int dim, float *s, float *largest)
 {
     const int V = R * PARTS;
     const void *query[2];
     vec factor[4], m[4];
-    size_t i = 0, n = end - t;
+    size_t n = end - t;
     for (int r = 0; r < R; r++) query[r] = rows[r].query;
     for (int v = 0; v < V; v++) {
         LOAD(factor[v], rows[v / PARTS].factor + v % PARTS * WIDTH);
         LOAD(m[v], largest + v * WIDTH);
     }
-    for (; i + (size_t)C <= n; i += (size_t)C) score_tokens(V, C, k, query, factor, i, dim, s + (t + i) * LANES, m);
-    for (; i < n; i++) score_tokens(V, 1, k, query, factor, i, dim, s + (t + i) * LANES, m);
+    for (size_t i = 0; i < n; i += (size_t)C)
+        score_tokens(V, C, k, query, factor, i, n - i, dim, s + (t + i) * LANES, m);
     for (int v = 0; v < V; v++) STORE(largest + v * WIDTH, m[v]);
 }
 
@@ -491,8 +503,8 @@ INLINE void weigh_row(const cpu_query_row *row, float *s, const float *largest, 
 }
 
 /* Columns [d, d + D) of the outputs of R rows from values [128][16] of their group; those beyond dim are not kept. */
-INLINE void value_columns(const int R, const int D, const float *values, const cpu_query_row *rows, const float *s, int d,
-                          int dim, const float *keep, const float *add)
+INLINE void value_columns(const int R, const int D, const float *values, const cpu_query_row *rows, const float *s,
+                          int d, int dim, const float *keep, const float *add)
 {
     const int V = R * PARTS;
     vec acc[4][16];
@@ -528,7 +540,8 @@ INLINE some_keys decode_keys(const cpu_block *b, size_t t, size_t n, int dim, fl
     size_t groups = (size_t)dim / UNIT;
     if (b->integers) {
         float *scales = room + KEY_TOKENS * (dim / 2);
-        decode_pairs(b->keys + t * groups * (UNIT / 2), b->key_scales + t * groups, (int)n, dim, (int32_t *)room, scales);
+        decode_pairs(b->keys + t * groups * (UNIT / 2), b->key_scales + t * groups, (int)n, dim, (int32_t *)room,
+                     scales);
         return (some_keys){(const int32_t *)room, scales, NULL};
     }
     piece p = {t, n, 0, ((size_t)dim + UNIT - 1) / UNIT};
@@ -540,8 +553,9 @@ INLINE some_keys decode_keys(const cpu_block *b, size_t t, size_t n, int dim, fl
  * Keys are decoded some tokens at a time, values 16 columns at a time, so that what is decoded stays in the first-level
  * cache whatever else does.
  */
-INLINE void attend_dim(const cpu_block *b, const cpu_query_row *rows, int count, int dim, float *scratch)
+TARGET static void attend(const cpu_block *b, const cpu_query_row *rows, int count, float *scratch)
 {
+    int dim = b->dim;
     float largest[ATTEND_ROWS][LANES], keep[ATTEND_ROWS][LANES], add[ATTEND_ROWS][LANES];
     float *room = scratch + (size_t)count * SLAB;
     size_t tokens = 0;
@@ -571,7 +585,8 @@ INLINE void attend_dim(const cpu_block *b, const cpu_query_row *rows, int count,
             decode_column(b->values, b->value_scales, false, (size_t)dim, p.group, tokens, room);
         else
             decode_part(b->format, b->values, b->value_scales, true, b->round, dim, p, 0, room);
-        ask_for(b->next, b->next_bytes * (size_t)(dim + g) / (2 * (size_t)dim), b->next_bytes * UNIT / (2 * (size_t)dim));
+        ask_for(b->next, b->next_bytes * (size_t)(dim + g) / (2 * (size_t)dim),
+                b->next_bytes * UNIT / (2 * (size_t)dim));
         for (int r = 0, m; r < count; r += m) {
             m = together(rows, r, count);
             const float *s = scratch + (size_t)r * SLAB;
@@ -583,15 +598,6 @@ INLINE void attend_dim(const cpu_block *b, const cpu_query_row *rows, int count,
                     value_columns(1, SINGLE_D, room, rows + r, s, d, dim, keep[r], add[r]);
         }
     }
-}
-
-/* The usual dim is a constant in its copy. */
-TARGET static void attend(const cpu_block *block, const cpu_query_row *rows, int count, float *scratch)
-{
-    if (block->dim == 128 && block->integers)
-        attend_dim(block, rows, count, 128, scratch);
-    else
-        attend_dim(block, rows, count, block->dim, scratch);
 }
 
 TARGET static void fold(cpu_softmax *state, float *out, const cpu_softmax *block, const float *block_out, int dim)
@@ -647,9 +653,13 @@ INLINE void keep_largest(const int V, const int C, vec (*acc)[16], const int32_t
 #if WIDTH == 16
         {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #elif WIDTH == 8
-        {0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14, 15}
+        {0, 1, 2, 3, 4, 5, 6, 7},
+        {8, 9, 10, 11, 12, 13, 14, 15}
 #else
-        {0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}
+        {0, 1, 2, 3},
+        {4, 5, 6, 7},
+        {8, 9, 10, 11},
+        {12, 13, 14, 15}
 #endif
     };
     for (int c = 0; c < C; c++) {
@@ -708,7 +718,8 @@ INLINE void codes_in_lanes(const uint8_t *data, int words, int32_t *pairs)
         return;
     }
 #endif
-    int32_t *lines = pairs + 3 * words * LANES; /* where the last pairs go: each line is read before it is written over */
+    int32_t *lines =
+        pairs + 3 * words * LANES; /* where the last pairs go: each line is read before it is written over */
     words_in_lanes(data, (size_t)words * 4, words, lines);
     for (int j = 0; j < words; j++)
         for (int p = 0; p < LANES; p += WIDTH) {
@@ -754,8 +765,8 @@ INLINE void keys_in_lanes(const uint8_t *data, const uint8_t *scales, int dim, i
     }
 }
 
-INLINE void score_pairs_dim(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
-                            const int32_t *visible, const uint8_t *next, float *best, float *scratch)
+TARGET static void score_pairs(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
+                               const int32_t *visible, const uint8_t *next, float *best, float *scratch)
 {
     enum { V = ROWS * PARTS };
     int tokens, half = dim / 2, groups = dim / UNIT;
@@ -786,15 +797,6 @@ INLINE void score_pairs_dim(const uint8_t *data, const uint8_t *scales, int dim,
         }
     }
     close_columns(columns, largest, best);
-}
-
-TARGET static void score_pairs(const uint8_t *data, const uint8_t *scales, int dim, const int32_t *query, int columns,
-                               const int32_t *visible, const uint8_t *next, float *best, float *scratch)
-{
-    if (dim == 128)
-        score_pairs_dim(data, scales, 128, query, columns, visible, next, best, scratch);
-    else
-        score_pairs_dim(data, scales, dim, query, columns, visible, next, best, scratch);
 }
 
 TARGET static void score_keys(const float *keys, int dim, const float *query, int columns, const int32_t *visible,
