@@ -1,0 +1,180 @@
+#include "text/tool_schema.h"
+
+#include "text/tool_calls.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+typedef enum kind { STRING, INTEGER, NUMBER, BOOLEAN, OBJECT, ARRAY, NONE } kind;
+
+/* Whole names, and beginnings where that is how a language spells the sizes of a type: int64, float32, list[str]. */
+static kind kind_of_name(const char *name)
+{
+    static const struct {
+        const char *name;
+        bool prefix;
+        kind kind;
+    } names[] = {
+        {"string", false, STRING},   {"boolean", false, BOOLEAN}, {"bool", false, BOOLEAN}, {"binary", false, BOOLEAN},
+        {"object", false, OBJECT},   {"map", false, OBJECT},      {"dict", true, OBJECT},   {"array", false, ARRAY},
+        {"arr", false, ARRAY},       {"sequence", false, ARRAY},  {"list", true, ARRAY},    {"null", false, NONE},
+        {"int", true, INTEGER},      {"uint", true, INTEGER},     {"long", true, INTEGER},  {"short", true, INTEGER},
+        {"unsigned", true, INTEGER}, {"num", true, NUMBER},       {"float", true, NUMBER},  {"double", true, NUMBER},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].prefix ? !strncasecmp(name, names[i].name, strlen(names[i].name))
+                            : !strcasecmp(name, names[i].name))
+            return names[i].kind;
+    return STRING;
+}
+
+/* The n-th of a schema's alternatives; a schema without any is its own only one. NULL behind the last. */
+static const json_t *alternative(const json_t *schema, size_t n)
+{
+    const json_t *list = json_object_get(schema, "anyOf");
+    if (!json_array_size(list)) list = json_object_get(schema, "oneOf");
+    if (json_array_size(list)) return json_array_get(list, n);
+    return n ? NULL : schema;
+}
+
+/* The n-th type of a schema without alternatives; false behind the last. */
+static bool type_at(const json_t *schema, size_t n, kind *out)
+{
+    const json_t *type = json_object_get(schema, "type");
+    if (json_array_size(type)) {
+        const char *name = json_string_value(json_array_get(type, n));
+        *out = kind_of_name(name ? name : "");
+        return n < json_array_size(type);
+    }
+    *out = STRING;
+    if (json_is_string(type))
+        *out = kind_of_name(json_string_value(type));
+    else if (json_is_object(json_object_get(schema, "properties")))
+        *out = OBJECT;
+    else if (json_is_object(json_object_get(schema, "items")))
+        *out = ARRAY;
+    return n == 0;
+}
+
+/* The first alternative, and of it the type, that has elements; NULL if none has. Alternatives do not nest here. */
+static const json_t *elements_in(const json_t *schema, kind *out)
+{
+    const json_t *a;
+    for (size_t i = 0; (a = alternative(schema, i)); i++)
+        for (size_t k = 0; type_at(a, k, out); k++)
+            if (*out == OBJECT || *out == ARRAY) return a;
+    return NULL;
+}
+
+const json_t *text_schema_of_tool(const json_t *tools, const char *name, size_t length)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function"), *have = json_object_get(function, "name");
+        if (json_string_length(have) == length && memcmp(json_string_value(have), name, length) == 0)
+            return json_object_get(function, "parameters");
+    }
+    return NULL;
+}
+
+const json_t *text_schema_of_child(const json_t *schema, const char *name, size_t length)
+{
+    kind what;
+    const json_t *in = elements_in(schema, &what);
+    if (!in) return NULL;
+    if (what == ARRAY) return json_object_get(in, "items");
+    const json_t *member = json_object_getn(json_object_get(in, "properties"), name, length);
+    return member ? member : json_object_get(in, "additionalProperties");
+}
+
+text_schema_shape text_schema_of_elements(const json_t *schema)
+{
+    kind what;
+    return elements_in(schema, &what) && what == ARRAY ? TEXT_SCHEMA_ARRAY : TEXT_SCHEMA_OBJECT;
+}
+
+/* ---- Text without elements ------------------------------------------------------------------------------------- */
+
+static json_t *read_integer(const char *text)
+{
+    char *end;
+    if (!*text || strspn(text, "+-0123456789") != strlen(text)) return NULL;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    return errno || *end ? NULL : json_integer(value);
+}
+
+static json_t *read_number(const char *text)
+{
+    json_t *whole = read_integer(text);
+    char *end;
+    if (whole) return whole;
+    if (!*text || strspn(text, "+-.eE0123456789") != strlen(text)) return NULL;
+    double value = strtod(text, &end);
+    return *end || !isfinite(value) ? NULL : json_real(value);
+}
+
+static json_t *read_boolean(const char *text)
+{
+    if (!strcasecmp(text, "true") || !strcmp(text, "1")) return json_true();
+    return !strcasecmp(text, "false") || !strcmp(text, "0") ? json_false() : NULL;
+}
+
+static json_t *read_nested(const char *text, size_t length, json_type type)
+{
+    if (!length) return type == JSON_OBJECT ? json_object() : json_array();
+    json_error_t e;
+    json_t *value = json_loadb(text, length, JSON_ALLOW_NUL, &e);
+    if (value && json_typeof(value) == type) return value;
+    json_decref(value);
+    return NULL;
+}
+
+/* NULL: the text is not of that kind. `text` has no NUL in its [length] bytes but for strings. */
+static json_t *read_kind(kind what, const char *text, size_t length)
+{
+    switch (what) {
+    case INTEGER: return read_integer(text);
+    case NUMBER: return read_number(text);
+    case BOOLEAN: return read_boolean(text);
+    case OBJECT: return read_nested(text, length, JSON_OBJECT);
+    case ARRAY: return read_nested(text, length, JSON_ARRAY);
+    case NONE: return strcasecmp(text, "null") ? NULL : json_null();
+    case STRING: break;
+    }
+    return json_stringn(text, length);
+}
+
+static bool string_alone(const json_t *schema)
+{
+    const json_t *a;
+    kind what;
+    for (size_t i = 0; (a = alternative(schema, i)); i++)
+        for (size_t k = 0; type_at(a, k, &what); k++)
+            if (what != STRING) return false;
+    return true;
+}
+
+json_t *text_tool_value(const json_t *schema, const char *text, size_t length)
+{
+    const json_t *a;
+    kind what;
+    json_t *value = NULL;
+    if (memchr(text, 0, length) || string_alone(schema)) return json_stringn(text, length);
+    char *copy = malloc(length + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, length);
+    copy[length] = 0;
+    if (!strcasecmp(copy, "null")) value = json_null();
+    for (size_t i = 0; !value && (a = alternative(schema, i)); i++)
+        for (size_t k = 0; !value && type_at(a, k, &what); k++) value = read_kind(what, copy, length);
+    if (!value) value = json_stringn(copy, length);
+    free(copy);
+    return value;
+}
