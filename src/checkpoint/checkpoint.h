@@ -60,6 +60,10 @@ hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *e
 /* The global scale alone. */
 hy_status checkpoint_check_global(const weight *w, const char *name, hy_error *err);
 
+/* Reads every value of a weight of a plain format once: one that is NaN or infinite is HY_BAD_MODEL with the name and the
+ * place. For those that are small or that no backend looks at: large ones are checked as they are prepared. */
+hy_status checkpoint_check_values(const weight *w, const char *name, hy_error *err);
+
 /* k_scale / v_scale scalars of other exports (multipliers); 1 when absent. */
 hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, float *v_scale, hy_error *err);
 

@@ -436,7 +436,8 @@ hy_status checkpoint_kv_scales(const checkpoint *c, int layer, float *k_scale, f
     return HY_OK;
 }
 
-/* ---- Scales ------------------------------------------------------------------------------------------------------ */
+/* ---- Scales and values
+ * ------------------------------------------------------------------------------------------------------ */
 
 hy_status checkpoint_check_global(const weight *w, const char *name, hy_error *err)
 {
@@ -463,4 +464,22 @@ hy_status checkpoint_check_scales(const weight *w, const char *name, hy_error *e
     return error_at(err, HY_BAD_MODEL, name, "a scale of %.160s is %s (0x%02X, row %lld, columns from %lld)", name,
                     !nvfp4 || (byte & 0x7F) == 0x7F ? "NaN" : "negative", byte, (long long)((int64_t)at / per_row),
                     (long long)((int64_t)at % per_row * group));
+}
+
+hy_status checkpoint_check_values(const weight *w, const char *name, hy_error *err)
+{
+    enum { PART = 1024 };
+    float values[PART];
+    if (w->format == WEIGHT_NONE || weight_row_scales(w)) return HY_OK;
+    for (int64_t row = 0; row < w->rows; row++)
+        for (int64_t begin = 0; begin < w->cols; begin += PART) {
+            int64_t count = w->cols - begin < PART ? w->cols - begin : PART;
+            weight_row_part(w, row, begin, begin + count, values);
+            for (int64_t i = 0; i < count; i++)
+                if (!isfinite(values[i]))
+                    return error_at(err, HY_BAD_MODEL, name, "a value of %.160s is %g (%s, row %lld, column %lld)",
+                                    name, (double)values[i], weight_format_name(w->format), (long long)row,
+                                    (long long)(begin + i));
+        }
+    return HY_OK;
 }

@@ -44,6 +44,12 @@ bool tensor_dtype_parse(const char *name, size_t length, tensor_dtype *dtype)
     return false;
 }
 
+const char *weight_fault(weight_format format)
+{
+    bool quantised = format == WEIGHT_MXFP8 || format == WEIGHT_NVFP4;
+    return quantised ? "a NaN or a scale that no quantiser writes" : "a NaN or an infinity";
+}
+
 const char *weight_format_name(weight_format format)
 {
     switch (format) {

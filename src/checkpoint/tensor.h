@@ -70,6 +70,8 @@ size_t weight_row_data(const weight *w);
 size_t weight_row_scales(const weight *w);
 /* Rows [first, first + rows) as a weight of their own. */
 weight weight_rows(const weight *w, int64_t first, int64_t rows);
+/* What values that are refused are called: "a NaN or an infinity", of quantised formats "a NaN or a scale that ...". */
+const char *weight_fault(weight_format format);
 const char *weight_format_name(weight_format format); /* "f32", "bf16", "f16", "mxfp8", "nvfp4" */
 
 #endif

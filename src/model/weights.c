@@ -30,6 +30,9 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
         snprintf(name, sizeof name, "layer %d, expert %d, %s", layer, expert, weight_role_name(role));
     else
         snprintf(name, sizeof name, "layer %d, %s", layer, weight_role_name(role));
+    /* Vectors and the router; large matrices are checked as they are prepared. */
+    if (out->rows == 1 || role == ROLE_ROUTER) c->status = checkpoint_check_values(out, name, c->err);
+    if (c->status != HY_OK) return;
     if (c->stream && routed) { /* block scales are checked as they are read */
         c->status = checkpoint_check_global(out, name, c->err);
     } else {

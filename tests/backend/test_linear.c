@@ -293,6 +293,42 @@ static void every_code(void **state)
     free(unit), free(sums);
 }
 
+/* Values that are not finite, in every place of a panel and at the edges of a weight whose rows and columns fill no group;
+ * the largest finite ones, subnormals and zeros of either sign are weights like others. */
+static void not_finite(void **state)
+{
+    (void)state;
+    enum { ROWS = 43, COLS = 37 };
+    static const struct {
+        weight_format format;
+        uint32_t bad[5], good[5];
+    } cases[] = {{WEIGHT_BF16, {0x7F80, 0xFF80, 0x7FC0, 0x7F81, 0xFFFF}, {0x7F7F, 0xFF7F, 1, 0x8001, 0x8000}},
+                 {WEIGHT_F16, {0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFFFF}, {0x7BFF, 0xFBFF, 1, 0x8001, 0x8000}},
+                 {WEIGHT_F32,
+                  {0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFFFFFFF},
+                  {0x7F7FFFFF, 0xFF7FFFFF, 1, 0x80000001, 0x7F7F8000}}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        size_t bytes = cases[c].format == WEIGHT_F32 ? 4 : 2;
+        uint8_t *data = calloc(ROWS * COLS, bytes);
+        weight w = {.format = cases[c].format, .rows = ROWS, .cols = COLS, .data = data};
+        for (int at = 0; at < ROWS * COLS; at++) {
+            hy_error err = {0};
+            cpu_linear l;
+            memcpy(data + (size_t)at * bytes, &cases[c].bad[at % 5], bytes);
+            assert_int_equal(cpu_linear_pack(&w, "layer 3, a weight", pool, NULL, 0, &l, &err), HY_BAD_MODEL);
+            assert_null(l.data);
+            if (!strstr(err.message, "layer 3, a weight") || !strstr(err.message, "a NaN or an infinity"))
+                fail_msg("%s", err.message);
+            memcpy(data + (size_t)at * bytes, &cases[c].good[at % 5], bytes);
+        }
+        hy_error err = {0};
+        cpu_linear l;
+        check(cpu_linear_pack(&w, "a weight", pool, NULL, 0, &l, &err), &err);
+        cpu_linear_free(&l);
+        free(data);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -327,6 +363,7 @@ int main(void)
         cmocka_unit_test(four_bit_inputs),
         cmocka_unit_test(quantisers),
         cmocka_unit_test(every_code),
+        cmocka_unit_test(not_finite),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

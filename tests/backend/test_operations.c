@@ -873,7 +873,7 @@ static void refusals(void **state)
     m.ops.layer[1].expert_down[3].cols = 60;
     options = (ops_options){0};
     assert_int_equal(ops_cpu.open(&m.ops, &options, &backend, &err), HY_UNSUPPORTED);
-    assert_string_equal(err.where, "an expert's down");
+    assert_string_equal(err.where, "layer 1, expert 3, down");
     m.ops.layer[1].expert_down[3].cols = 64;
     assert_null(backend);
 

@@ -188,6 +188,35 @@ static void decoding(void **state)
     assert_true(out[0] == 2 && out[1] == 24 && out[16] == 4 && out[17] == 48);
 }
 
+static void bad_values(void **state)
+{
+    (void)state;
+    static const weight_format formats[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_F16};
+    enum { ROWS = 2, COLS = 2100 };
+    for (int f = 0; f < 3; f++) {
+        hy_error err = {0};
+        size_t bytes = formats[f] == WEIGHT_F32 ? 4 : 2;
+        uint8_t *data = calloc(ROWS * COLS, bytes);
+        weight w = {.format = formats[f], .rows = ROWS, .cols = COLS, .data = data};
+        assert_int_equal(checkpoint_check_values(&w, "the.name", &err), HY_OK);
+        for (int at = 0; at < ROWS * COLS; at += at < ROWS * COLS - 50 ? 41 : 1) {
+            char place[64];
+            memset(data + (size_t)at * bytes, 0xFF, bytes);
+            assert_int_equal(checkpoint_check_values(&w, "the.name", &err), HY_BAD_MODEL);
+            snprintf(place, sizeof place, "row %d, column %d)", at / COLS, at % COLS);
+            if (!strstr(err.message, place) || !strstr(err.message, "the.name")) fail_msg("%s", err.message);
+            memset(data + (size_t)at * bytes, 0, bytes);
+        }
+        uint32_t infinity = formats[f] == WEIGHT_F32 ? 0xFF800000 : formats[f] == WEIGHT_BF16 ? 0xFF80 : 0xFC00;
+        memcpy(data, &infinity, bytes);
+        assert_int_equal(checkpoint_check_values(&w, "the.name", &err), HY_BAD_MODEL);
+        assert_non_null(strstr(err.message, "is -inf"));
+        free(data);
+    }
+    weight none = {.format = WEIGHT_NONE};
+    assert_int_equal(checkpoint_check_values(&none, "the.name", NULL), HY_OK);
+}
+
 static void bad_scales(void **state)
 {
     (void)state;
@@ -464,7 +493,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(all_spellings),     IN_FOLDER(tied_head),           IN_FOLDER(nvfp4_schemes_agree),
         IN_FOLDER(mxfp8_scheme),      IN_FOLDER(fused_and_quantised), cmocka_unit_test(decoding),
-        cmocka_unit_test(bad_scales), IN_FOLDER(kv_scales),           IN_FOLDER(wrong_tensors),
+        cmocka_unit_test(bad_values), cmocka_unit_test(bad_scales), IN_FOLDER(kv_scales),           IN_FOLDER(wrong_tensors),
         IN_FOLDER(stacked_wrong),     IN_FOLDER(absent_roles),        cmocka_unit_test(oracles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import socket
 import struct
 import subprocess
@@ -101,6 +102,34 @@ def damaged_weights():
             bad(done, (3,), "")
 
 
+def values_that_are_not_finite():
+    """One NaN or infinity in a tensor of each kind: refused with its place in the network; in the embedding, of which a
+    row is read when its token comes, it is not looked for."""
+    data = (BASE / "model.safetensors").read_bytes()
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    kinds = {}
+    for name, t in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            kinds[re.sub(r"\d+", "*", name)] = name, t
+    patterns = {"F32": (struct.pack("<f", float("nan")), struct.pack("<f", float("-inf"))),
+                "BF16": (b"\xc0\x7f", b"\x80\xff")}
+    for kind, (name, t) in kinds.items():
+        begin, end = t["data_offsets"]
+        for i, value in enumerate(patterns[t["dtype"]]):
+            at = start + (begin if i else end - len(value))
+            copy = data[:at] + value + data[at + len(value):]
+            model = folder("model.safetensors", lambda p: p.write_bytes(copy))
+            done = run("generate", model, "--input-ids", IDS, "--max-tokens", 1)
+            if "embed_tokens" in name:
+                assert done.returncode == 0, (name, done.stderr)
+                continue
+            layer = re.search(r"layers\.(\d+)\.", name)
+            bad(done, (3,), f"layer {layer[1]}, " if layer else "")
+            if "norm" in name or name.endswith(("gate.weight", "bias")):
+                bad(run("generate", model, "--input-ids", IDS, "--max-tokens", 1, "--backend", "reference"), (3,),
+                    f"of layer {layer[1]}, " if layer else "final_norm")
+
+
 def damaged_json():
     """Every text file of a folder with pieces turned, taken out and doubled."""
     dice = random.Random(5)
@@ -167,7 +196,7 @@ def lost_output():
 
 
 assert run("generate", BASE, "--input-ids", IDS, "--max-tokens", 1).returncode == 0
-for test in (odd_files, odd_side_files_are_not_copied, damaged_weights, damaged_json, module_without_an_object,
+for test in (odd_files, odd_side_files_are_not_copied, damaged_weights, values_that_are_not_finite, damaged_json, module_without_an_object,
              small_disks, lost_output):
     test()
     print("ok", test.__name__)

@@ -186,8 +186,8 @@ static hy_status pack_chunk(reader *r, int buffer, hy_error *err)
     part.data = read_queue_data(r->queue, buffer, 0);
     if (weight_row_scales(&part)) part.scales = read_queue_data(r->queue, buffer, 1);
     if (!cpu_linear_pack_rows(&part, c->first, &linear))
-        return error_set(err, HY_BAD_MODEL, "layer %d, expert %d holds a NaN or a scale that no quantiser writes",
-                         at->layer, at->expert);
+        return error_set(err, HY_BAD_MODEL, "layer %d, expert %d: its %s weights hold %s", at->layer, at->expert,
+                         weight_format_name(part.format), weight_fault(part.format));
     return HY_OK;
 }
 

@@ -55,6 +55,18 @@ static void put_line(uint8_t *line, const lanes16 *from, size_t at)
     memcpy(line, word, LINE);
 }
 
+/* A line of bf16 or fp32 values. False: one of them is NaN or infinite. */
+static bool put_plain(uint8_t *line, const lanes16 *from, size_t at, weight_format format)
+{
+    /* An exponent of ones alone, and one more, carries into the sign, which was masked. */
+    uint32_t exponents = format == WEIGHT_BF16 ? 0x7F807F80 : 0x7F800000, ones = exponents & 0x00800080;
+    uint32_t word[LANES], carried = 0;
+    put_line(line, from, at);
+    memcpy(word, line, sizeof word);
+    for (int n = 0; n < LANES; n++) carried |= (word[n] & exponents) + ones;
+    return !(carried & 0x80008000 & ~exponents);
+}
+
 /* Eight lines: 32 bytes of every row. */
 static void put_lines8(uint8_t *line, const lanes16 *from, size_t at)
 {
@@ -115,15 +127,19 @@ static bool put_scales(uint8_t *line, const lanes16 *from, size_t at, weight_for
     return good;
 }
 
-static void put_f16(uint8_t *panel, const lanes16 *from, size_t cols)
+/* False: a value is NaN or infinite. */
+static bool put_f16(uint8_t *panel, const lanes16 *from, size_t cols)
 {
+    bool good = true;
     for (size_t k = 0; k < cols; k++)
         for (int n = 0; n < LANES; n++) {
             uint16_t half = 0;
             if (from->row[n]) memcpy(&half, from->row[n] + 2 * k, 2);
             float x = fp16_to_float(half);
+            good &= (half & 0x7C00) != 0x7C00;
             memcpy(panel + k * 2 * LINE + 4 * (size_t)n, &x, sizeof x);
         }
+    return good;
 }
 
 /* Sixteen rows into a panel, the first of whose lines is given. */
@@ -132,10 +148,10 @@ static bool pack_panel(const weight *w, const lanes16 *data, const lanes16 *scal
     bool good = true;
     size_t unit_lines = w->format == WEIGHT_MXFP8 ? MXFP8_UNIT_LINES : NVFP4_UNIT_LINES, codes = unit_lines - 1;
     switch (w->format) {
-    case WEIGHT_F16: put_f16(panel, data, (size_t)w->cols); break;
+    case WEIGHT_F16: good = put_f16(panel, data, (size_t)w->cols); break;
     case WEIGHT_F32:
     case WEIGHT_BF16:
-        for (size_t at = 0; at < data->bytes; at += 4, panel += 2 * LINE) put_line(panel, data, at);
+        for (size_t at = 0; at < data->bytes; at += 4, panel += 2 * LINE) good &= put_plain(panel, data, at, w->format);
         break;
     default:
         for (size_t unit = 0; unit * codes * 4 < data->bytes; unit++, panel += 2 * unit_lines * LINE) {
@@ -247,8 +263,8 @@ hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, cons
     }
     if (bad) {
         cpu_linear_free(&l);
-        return error_at(err, HY_BAD_MODEL, what, "its %s weights hold a NaN or a scale that no quantiser writes",
-                        weight_format_name(w->format));
+        return error_at(err, HY_BAD_MODEL, what, "%.160s: its %s weights hold %s", what, weight_format_name(w->format),
+                        weight_fault(w->format));
     }
     *linear = l;
     return HY_OK;

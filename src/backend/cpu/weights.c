@@ -1,6 +1,8 @@
 /* Packs a model's weights at open and gives them back at close. */
 #include "backend/cpu/cpu.h"
 
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -9,7 +11,8 @@
 typedef struct loading {
     ops_backend *backend;
     hy_error *err;
-    hy_status status; /* of the first failure; what follows it does nothing */
+    hy_status status;  /* of the first failure; what follows it does nothing */
+    int layer, expert; /* whose weights come; -1: none */
     progress report;
 } loading;
 
@@ -17,7 +20,11 @@ static void load(loading *l, const weight *w, const char *what, cpu_linear *out)
 {
     if (l->status != HY_OK) return;
     const ops_options *o = &l->backend->options;
-    l->status = cpu_linear_pack(w, what, l->backend->pool, o->files, o->file_count, out, l->err);
+    char name[96];
+    int n = l->layer < 0 ? 0 : snprintf(name, sizeof name, "layer %d, ", l->layer);
+    if (l->expert >= 0) n += snprintf(name + n, sizeof name - (size_t)n, "expert %d, ", l->expert);
+    snprintf(name + n, sizeof name - (size_t)n, "%s", what);
+    l->status = cpu_linear_pack(w, name, l->backend->pool, o->files, o->file_count, out, l->err);
     if (l->status == HY_OK && !progress_add(&l->report, weight_bytes(w)))
         l->status = error_set(l->err, HY_CANCELLED, "preparing the weights was stopped");
 }
@@ -41,11 +48,14 @@ static void load_experts(loading *l, const weight *w, const char *what, cpu_line
     int experts = l->backend->model->experts;
     *out = memory_zeroed((size_t)experts, sizeof **out);
     if (!*out) l->status = error_memory(l->err, "the experts", (size_t)experts * sizeof **out);
-    for (int e = 0; e < experts && l->status == HY_OK; e++)
+    for (int e = 0; e < experts && l->status == HY_OK; e++) {
+        l->expert = e;
         if (l->backend->options.weights == OPS_WEIGHTS_STREAM)
             l->status = cpu_linear_shape(&w[e], what, &(*out)[e], l->err);
         else
             load(l, &w[e], what, &(*out)[e]);
+    }
+    l->expert = -1;
 }
 
 static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
@@ -66,14 +76,14 @@ static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
         load(l, &from->index_k, "index_k_proj", &to->index_k);
     }
     if (from->moe) {
-        load(l, &from->router, "the router", &to->router);
+        load(l, &from->router, "router", &to->router);
         load_vector(l, &from->router_bias, m->experts, 0, &to->router_bias);
-        load_experts(l, from->expert_gate, "an expert's gate", &to->expert_gate);
-        load_experts(l, from->expert_up, "an expert's up", &to->expert_up);
-        load_experts(l, from->expert_down, "an expert's down", &to->expert_down);
-        load(l, &from->shared_gate, "the shared expert's gate", &to->shared_gate);
-        load(l, &from->shared_up, "the shared expert's up", &to->shared_up);
-        load(l, &from->shared_down, "the shared expert's down", &to->shared_down);
+        load_experts(l, from->expert_gate, "gate", &to->expert_gate);
+        load_experts(l, from->expert_up, "up", &to->expert_up);
+        load_experts(l, from->expert_down, "down", &to->expert_down);
+        load(l, &from->shared_gate, "shared expert, gate", &to->shared_gate);
+        load(l, &from->shared_up, "shared expert, up", &to->shared_up);
+        load(l, &from->shared_down, "shared expert, down", &to->shared_down);
     } else {
         load(l, &from->dense_gate, "gate_proj", &to->dense_gate);
         load(l, &from->dense_up, "up_proj", &to->dense_up);
@@ -106,7 +116,7 @@ static uint64_t layer_bytes(const ops_model *m, const ops_layer *l, bool experts
 hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
 {
     const ops_model *m = backend->model;
-    loading l = {.backend = backend, .err = err};
+    loading l = {.backend = backend, .err = err, .layer = -1, .expert = -1};
     l.report = (progress){.fn = backend->options.on_progress,
                           .user = backend->options.user,
                           .what = "preparing weights",
@@ -119,6 +129,7 @@ hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
     load_vector(&l, &m->final_norm, m->hidden, 1, &backend->final_gain);
     load(&l, &m->head, "lm_head", &backend->head);
     for (int i = 0; i < m->layers; i++) {
+        l.layer = i;
         load_layer(&l, &m->layer[i], &backend->layer[i]);
         drop_pages(&backend->options);
     }
