@@ -8,6 +8,7 @@
 /* By task_set. A set without a generator has only its name. */
 static const task_kind *const kinds[TASK_SETS] = {
     [TASK_ARITHMETIC] = &tasks_arithmetic,
+    [TASK_SYNTHAIME] = &tasks_synthaime,
 };
 
 static const char *const names[TASK_SETS] = {"arithmetic", "synthaime", "retrieval", "tools", "form", "talk"};

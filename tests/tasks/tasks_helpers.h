@@ -41,4 +41,20 @@ static inline task make(task_set set, task_split split, uint64_t seed, uint64_t 
     return t;
 }
 
+/* What the model writes as message i, without its thought and the end marker: content and calls. */
+static inline void written_text(const task *t, size_t i, buffer *out, hy_error *err)
+{
+    buffer prompt = {0}, upto = {0};
+    assert_int_equal(task_render(t, i, true, &prompt, err), HY_OK);
+    assert_int_equal(task_render(t, i + 1, false, &upto, err), HY_OK);
+    const char *close = NULL, *ai = NULL;
+    for (const char *p = upto.data; (p = strstr(p, "]~b]ai\n")); p++) ai = p;
+    assert_non_null(ai);
+    close = strstr(ai, "</mm:think>");
+    assert_non_null(close);
+    close += strlen("</mm:think>");
+    buffer_append(out, close, (size_t)(upto.data + upto.length - close) - strlen("[e~[\n"));
+    buffer_free(&prompt), buffer_free(&upto);
+}
+
 #endif
