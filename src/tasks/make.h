@@ -19,7 +19,7 @@ typedef struct task_kind {
     bool (*mark)(const task *t, size_t turn, const char *reasoning, const char *content, bool *valid);
 } task_kind;
 
-extern const task_kind tasks_arithmetic, tasks_synthaime, tasks_form, tasks_talk;
+extern const task_kind tasks_arithmetic, tasks_synthaime, tasks_retrieval, tasks_tools, tasks_form, tasks_talk;
 
 /* ---- Conversations -------------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 static const task_kind *const kinds[TASK_SETS] = {
     [TASK_ARITHMETIC] = &tasks_arithmetic,
     [TASK_SYNTHAIME] = &tasks_synthaime,
+    [TASK_RETRIEVAL] = &tasks_retrieval,
 };
 
 static const char *const names[TASK_SETS] = {"arithmetic", "synthaime", "retrieval", "tools", "form", "talk"};
