@@ -306,20 +306,54 @@ static const float *expand(const cpu_products *p, const cpu_group *g, int64_t be
     return out;
 }
 
+/* The same as pairs of bf16. */
+static const uint32_t *expand_pairs(const cpu_products *p, const cpu_group *g, int64_t begin, int64_t end,
+                                    const cpu_scratch *work)
+{
+    weight_format format = g->w->format;
+    cpu_pairs pairs = format == WEIGHT_MXFP8 ? p->pairs_mxfp8 : p->pairs_nvfp4;
+    if (format == WEIGHT_BF16) return (const uint32_t *)(const void *)(group_data(g) + (size_t)begin * LINE);
+    if (pairs)
+        pairs(group_data(g), begin, end, work->pairs);
+    else
+        p->pair_weights(expand(p, g, begin, end, work->expanded), (int)(end - begin), work->pairs);
+    return work->pairs;
+}
+
+/* Lines of whole units that 32 outputs have of so many columns. */
+static int lines_of(weight_format format, int64_t columns)
+{
+    return (int)(packed_group_bytes(format, columns) / LINE);
+}
+
 /* sums [groups][rows][32] += products over columns [begin, end), chunk by chunk, so that the rows' inputs stay near
  * while the groups take turns. */
+static void multiply_chunk_pairs(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
+                                 const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
+{
+    weight_format format = group->w->format;
+    uint32_t *inputs = work->pairs + K_CHUNK / 2 * GROUP;
+    for (int64_t at = begin; at < end; at += K_CHUNK) {
+        int64_t stop = end - at < K_CHUNK ? end : at + K_CHUNK, left = group->w->cols - stop;
+        int k = (int)(stop - at), lines = lines_of(format, left < K_CHUNK ? left : K_CHUNK);
+        for (int r = 0; r < rows; r++) p->pair_row(x[r] + at, k, inputs + r * (K_CHUNK / 2));
+        for (int g = 0; g < groups; g++) {
+            const uint32_t *w = expand_pairs(p, &group[g], at, stop, work);
+            p->multiply_pairs(inputs, rows, w, (k + 1) / 2, group_data(&group[g]) + lines_of(format, stop) * LINE,
+                              lines, sums + g * rows * GROUP);
+        }
+    }
+}
+
 static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
                             const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
 {
     weight_format format = group->w->format;
-    bool pairs = p->multiply_pairs && rows > FEW_ROWS / 2 && format != WEIGHT_F32;
     /* For so few rows, expanding bf16 twice costs less than storing and loading what it gives. */
-    cpu_few direct = format == WEIGHT_BF16 && !pairs && rows <= 2 * FEW_ROWS ? p->few_bf16 : NULL;
-    uint32_t *inputs = work->pairs + K_CHUNK / 2 * GROUP;
+    cpu_few direct = format == WEIGHT_BF16 && rows <= 2 * FEW_ROWS ? p->few_bf16 : NULL;
     for (int64_t at = begin; at < end; at += K_CHUNK) {
         int64_t stop = end - at < K_CHUNK ? end : at + K_CHUNK;
         int k = (int)(stop - at);
-        for (int r = 0; r < rows && pairs; r++) p->pair_row(x[r] + at, k, inputs + r * (K_CHUNK / 2));
         for (int g = 0; g < groups; g++) {
             float *to = sums + g * rows * GROUP;
             for (int r = 0; r < rows && direct; r += FEW_ROWS)
@@ -327,14 +361,10 @@ static void multiply_chunks(const cpu_products *p, const cpu_scratch *work, cons
                        to + r * GROUP);
             if (direct) continue;
             const float *w = expand(p, &group[g], at, stop, work->expanded);
-            if (pairs) {
-                p->pair_weights(w, k, work->pairs);
-                p->multiply_pairs(inputs, rows, work->pairs, (k + 1) / 2, to);
-            } else if (format == WEIGHT_F32) {
+            if (format == WEIGHT_F32)
                 p->multiply_f32(x, at, rows, w, k, to);
-            } else {
+            else
                 p->multiply(x, at, rows, w, k, to);
-            }
         }
     }
 }
@@ -354,11 +384,45 @@ static void ask_for_next(const cpu_group *group, int groups)
         cpu_group_ask(&group[1]);
 }
 
+/* With rows for two passes, making pairs of E4M3 codes twice costs less than storing and loading them. */
+static cpu_few_pairs few_pairs_function(const cpu_products *p, weight_format format, int rows)
+{
+    switch (format) {
+    case WEIGHT_BF16: return rows <= 2 * FEW_ROWS ? p->few_pairs_bf16 : NULL;
+    case WEIGHT_MXFP8: return rows <= 2 * FEW_ROWS ? p->few_pairs_mxfp8 : NULL;
+    case WEIGHT_NVFP4: return rows <= FEW_ROWS && (rows > 1 || !p->one_nvfp4) ? p->few_pairs_nvfp4 : NULL;
+    default: return NULL;
+    }
+}
+
+/* Few rows as pairs: the rows become pairs once for all groups, as many columns as the scratch holds. */
+static void multiply_few_pairs(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
+                               const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
+{
+    enum { SHARED = 512 }; /* columns that several passes over a group share */
+    cpu_few_pairs few = few_pairs_function(p, group->w->format, rows);
+    int64_t part = (SCRATCH_PAIRS / rows - LANES) * 2 / K_CHUNK * K_CHUNK, stride = part / 2 + LANES;
+    if (rows > FEW_ROWS && part > SHARED) part = SHARED;
+    for (int64_t at = begin; at < end; at += part) {
+        int64_t stop = end - at < part ? end : at + part;
+        for (int r = 0; r < rows; r++) p->pair_row(x[r] + at, (int)(stop - at), work->pairs + r * stride);
+        for (int g = 0; g < groups; g++) {
+            if (at == 0) ask_for_next(&group[g], groups - g);
+            few(work->pairs, stride, rows, group_data(&group[g]), at, stop, sums + g * rows * GROUP);
+        }
+    }
+}
+
 static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
                            const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
 {
-    cpu_few few = few_function(p, group->w->format);
-    if (rows > FEW_ROWS || !few || (p->multiply_pairs && rows > FEW_ROWS / 2))
+    weight_format format = group->w->format;
+    cpu_few few = few_function(p, format);
+    if (few_pairs_function(p, format, rows))
+        multiply_few_pairs(p, work, group, groups, x, rows, begin, end, sums);
+    else if (p->multiply_pairs && rows > FEW_ROWS / 2 && format != WEIGHT_F32)
+        multiply_chunk_pairs(p, work, group, groups, x, rows, begin, end, sums);
+    else if (rows > FEW_ROWS || !few)
         multiply_chunks(p, work, group, groups, x, rows, begin, end, sums);
     else if (groups == 2)
         p->one_nvfp4(x[0], group_data(&group[0]), group_data(&group[1]), begin, end, sums, sums + GROUP);
@@ -369,7 +433,7 @@ static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const
 /* Groups that a slice is multiplied with before the next slice follows. */
 static int groups_at_once(const cpu_products *p, const cpu_group *group, int groups, int rows)
 {
-    if (rows > FEW_ROWS) return groups;
+    if (rows > FEW_ROWS || few_pairs_function(p, group->w->format, rows)) return groups;
     return rows == 1 && groups > 1 && group->w->format == WEIGHT_NVFP4 && p->one_nvfp4 ? 2 : 1;
 }
 

@@ -50,6 +50,13 @@ typedef void (*cpu_few)(const float *const *x, int rows, const uint8_t *group, i
 /* sums [rows][32] += products of k expanded columns w [k][32] with x[r][begin ..]; begin is even. */
 typedef void (*cpu_many)(const float *const *x, int64_t begin, int rows, const float *w, int k, float *sums);
 
+/* Columns [begin, end) of a group, begin and end as above, to pairs of bf16: out [(end - begin) / 2][32]. */
+typedef void (*cpu_pairs)(const uint8_t *group, int64_t begin, int64_t end, uint32_t *out);
+/* sums [rows][32] += products of columns [begin, end) of a group with x [rows] of pairs, which begin there and are
+ * `stride` apart. */
+typedef void (*cpu_few_pairs)(const uint32_t *x, int64_t stride, int rows, const uint8_t *group, int64_t begin,
+                              int64_t end, float *sums);
+
 typedef struct cpu_products {
     const char *name; /* "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable" */
     cpu_expand expand_bf16, expand_mxfp8, expand_nvfp4;
@@ -61,13 +68,18 @@ typedef struct cpu_products {
     cpu_many multiply_f32; /* products rounded before they are added; f32 groups are expanded as they are */
 
     /*
-     * Where the machine multiplies pairs of bf16: columns of expanded weights (exact in bf16) and of rows become pairs
-     * in 32 bits, odd column high, a missing one 0. All NULL where it does not.
+     * Where the machine multiplies pairs of bf16: columns of weights (exact in bf16) and of rows become pairs in 32 bits,
+     * odd column high, a missing one 0. Packed bf16 columns are such pairs as they lie. multiply_pairs is NULL where the
+     * machine does not.
      */
-    void (*pair_weights)(const float *w, int k, uint32_t *out /* [ceil(k / 2)][32] */);
     void (*pair_row)(const float *x, int k, uint32_t *out /* [ceil(k / 2)] */);
-    /* sums [rows][32] += pairs [pairs][32] times x[r] [pairs], rows K_CHUNK / 2 apart. */
-    void (*multiply_pairs)(const uint32_t *x, int rows, const uint32_t *w, int pairs, float *sums);
+    cpu_pairs pairs_mxfp8, pairs_nvfp4; /* NULL: expand, and pair_weights */
+    void (*pair_weights)(const float *w, int k, uint32_t *out /* [ceil(k / 2)][32] */);
+    cpu_few_pairs few_pairs_bf16, few_pairs_mxfp8, few_pairs_nvfp4; /* NULL: pairs for more than a few rows alone */
+    /* sums [rows][32] += pairs [pairs][32] times x[r] [pairs], rows K_CHUNK / 2 apart. Meanwhile `lines` lines from
+     * `next` on, which will be wanted soon, may be asked for. */
+    void (*multiply_pairs)(const uint32_t *x, int rows, const uint32_t *w, int pairs, const uint8_t *next, int lines,
+                           float *sums);
 
     /* sums [rows][32] += nvfp4 columns of blocks [begin, end) of 16, begin a multiple of 4, times x[r][begin ..].
      * scratch [K_CHUNK][32]. */
