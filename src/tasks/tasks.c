@@ -10,6 +10,8 @@ static const task_kind *const kinds[TASK_SETS] = {
     [TASK_ARITHMETIC] = &tasks_arithmetic,
     [TASK_SYNTHAIME] = &tasks_synthaime,
     [TASK_RETRIEVAL] = &tasks_retrieval,
+    [TASK_FORM] = &tasks_form,
+    [TASK_TALK] = &tasks_talk,
 };
 
 static const char *const names[TASK_SETS] = {"arithmetic", "synthaime", "retrieval", "tools", "form", "talk"};
