@@ -1,5 +1,6 @@
 /*
- * The inner loops of the cpu backend over cache blocks of 128 tokens: index scores, attention, coding of cached vectors.
+ * The inner loops of the cpu backend over cache blocks of 128 tokens: index scores, attention, coding of cached
+ * vectors.
  *
  * Every loop works on 16 independent lanes (16 query heads, or 16 tokens), so that a sum is one chain in one order
  * whatever the vector length of the machine, and all variants in cpu_blocks_all give the same bits. Products of bf16
@@ -7,14 +8,15 @@
  *
  * Keys of an NVFP4 cache that is read exactly are multiplied as integers. The query is made fixed-point once:
  *
- *     q_k = I_k 2^-s,  I_k = round(q_k 2^s) an int16,  s such that 2^14 <= max |I_k| < 2^15 (a query of zeros: all I_k are 0)
- *     q . K = 2^-s / 2 * sum over groups g of 16, ascending, of (sum in g of I_k C_k) S_g,  C_k = 2 E2M1, S_g the scale
+ *     q_k = I_k 2^-s,  I_k = round(q_k 2^s) an int16,  s such that 2^14 <= max |I_k| < 2^15 (a query of zeros: all I_k
+ * are 0) q . K = 2^-s / 2 * sum over groups g of 16, ascending, of (sum in g of I_k C_k) S_g,  C_k = 2 E2M1, S_g the
+ * scale
  *
- * A bf16 element above 2^-7 of the largest one is exact in it, smaller ones have an error of at most 2^-15 of the largest.
- * The inner sums stay below 2^24: they are exact in int32 and in fp32. Each group enters by one fused multiplication and
- * addition. The pairs of elements that are multiplied in one step are (8 j + s, 8 j + 4 + s), s = 0 .. 3, which is what a
- * shift by 4 s leaves in the low nibbles of the 16-bit halves of the word with codes 8 j .. 8 j + 7: pair s dim/8 + j, the
- * first element in the low half.
+ * A bf16 element above 2^-7 of the largest one is exact in it, smaller ones have an error of at most 2^-15 of the
+ * largest. The inner sums stay below 2^24: they are exact in int32 and in fp32. Each group enters by one fused
+ * multiplication and addition. The pairs of elements that are multiplied in one step are (8 j + s, 8 j + 4 + s), s = 0
+ * .. 3, which is what a shift by 4 s leaves in the low nibbles of the 16-bit halves of the word with codes 8 j .. 8 j +
+ * 7: pair s dim/8 + j, the first element in the low half.
  *
  * Arrays written with a trailing [16] are lanes and 64-byte aligned. dim is a multiple of 16 for NVFP4.
  */
@@ -52,7 +54,7 @@ typedef struct cpu_query_row {
 } cpu_query_row;
 
 typedef struct cpu_blocks {
-    const char *name; /* "avx512", "avx2", "neon", "portable" */
+    const char *name; /* "avx512 bf16", "avx512", "avx2", "neon", "portable" */
 
     /*
      * One block of one or more query rows for 16 heads that share a KV head:
@@ -74,9 +76,9 @@ typedef struct cpu_blocks {
     void (*query_pairs)(const float *x, size_t stride, int heads, int dim, int32_t *pairs, float *unscale);
 
     /*
-     * best[c] = the largest q_c . k_t over the first visible[c] tokens of a block, -inf if there are none; NaN counts as
-     * -inf, -0 as 0. The first takes the bytes of an NVFP4 block and queries as pairs [columns][dim/2], leaves 2^-s / 2
-     * to the caller and asks for the bytes of the block at `next` (NULL: none); the second takes decoded keys
+     * best[c] = the largest q_c . k_t over the first visible[c] tokens of a block, -inf if there are none; NaN counts
+     * as -inf, -0 as 0. The first takes the bytes of an NVFP4 block and queries as pairs [columns][dim/2], leaves 2^-s
+     * / 2 to the caller and asks for the bytes of the block at `next` (NULL: none); the second takes decoded keys
      * [ceil(dim/16)][128][16] and queries [columns][dim].
      * scratch [SCORE_SCRATCH(dim, columns)].
      */
@@ -88,8 +90,8 @@ typedef struct cpu_blocks {
     /* `tokens` NVFP4 keys into integers, [tokens][dim/2] pairs of C, and scales [tokens][dim/16]. */
     void (*decode_pairs)(const uint8_t *data, const uint8_t *scales, int tokens, int dim, int32_t *pairs,
                          float *decoded_scales);
-    /* `tokens` vectors to fp32, [ceil(dim/16)][128][16] with zeros beyond dim. NVFP4: scales linear or (values) in token
-     * quads; each product rounded to E4M3 if `round`. */
+    /* `tokens` vectors to fp32, [ceil(dim/16)][128][16] with zeros beyond dim. NVFP4: scales linear or (values) in
+     * token quads; each product rounded to E4M3 if `round`. */
     void (*decode)(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round, int tokens,
                    int dim, float *out);
     /* The vector x [dim], rounded to bf16, by nvfp4_cache_quantise; the scale of group g goes to scales[g * stride]. */
@@ -105,9 +107,12 @@ enum {
 /* Floats of score scratch: keys and scales of two times 16 tokens, maxima of the columns. */
 #define SCORE_SCRATCH(dim, columns) ((size_t)(2 * ((dim) + 15 + ((dim) + 15) / UNIT) + (columns)) * LANES)
 
-/* One source, blocks_body.h, compiled per instruction set. */
+/* One source, blocks_body.h, compiled per instruction set; the first differs from the second in attention. */
 #if defined(__x86_64__)
-extern const cpu_blocks cpu_blocks_avx512, cpu_blocks_avx2;
+extern const cpu_blocks cpu_blocks_avx512_bf16, cpu_blocks_avx512, cpu_blocks_avx2;
+/* The attention of cpu_blocks_avx512_bf16; open() comes before its first call, any number of times. */
+void cpu_blocks_attend_bf16_open(void);
+void cpu_blocks_attend_bf16(const cpu_block *block, const cpu_query_row *rows, int count, float *scratch);
 #elif defined(__aarch64__)
 extern const cpu_blocks cpu_blocks_neon;
 #endif

@@ -7,27 +7,10 @@
 #define BLOCKS cpu_blocks_avx512
 #define NAME "avx512"
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
-#define WIDTH 16
-#define ROWS 2
-#define ROWS_C 4
-#define SINGLE_C 8
-#define ROWS_D 8
-#define SINGLE_D 16
-#define MULTIPLY_ADD(acc, a, b) ((acc) = (vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(acc)))
-#define FUSED MULTIPLY_ADD
-#define MAXIMUM(x, m) ((vec)_mm512_max_ps((__m512)(x), (__m512)(m)))
-#define DOT_PAIRS(acc, a, b) ((acc) = (vec_int)_mm512_dpwssd_epi32((__m512i)(acc), (__m512i)(a), (__m512i)(b)))
-/* Only five bits of an index count, the fifth being of the next code: the table stands twice. */
-#define EXPAND(line, s) ((vec_int)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)(line), 4 * (s)), twice_e2m1()))
+#include "backend/cpu/blocks_avx512.h"
 #define TRANSPOSE(from, stride, to) transpose(from, stride, (__m512i *)(to))
 #define SCALES8(scales, half) ((vec_int)scales8(scales, half))
 #define VALUES16(data) ((vec)values16(data))
-
-TARGET static inline __m512i twice_e2m1(void)
-{
-    return _mm512_set_epi16(-12, -8, -6, -4, -3, -2, -1, 0, 12, 8, 6, 4, 3, 2, 1, 0, -12, -8, -6, -4, -3, -2, -1, 0, 12,
-                            8, 6, 4, 3, 2, 1, 0);
-}
 
 /* The 16 E2M1 numbers of 8 bytes: every lane shifts its nibble down, and only four bits of an index count. */
 TARGET static inline __m512 values16(const void *data)
@@ -75,6 +58,20 @@ TARGET static inline __attribute__((always_inline)) void transpose(const char *f
 }
 
 #include "backend/cpu/blocks_body.h"
+
+const cpu_blocks cpu_blocks_avx512_bf16 = {
+    .name = "avx512 bf16",
+    .attend = cpu_blocks_attend_bf16,
+    .fold = fold,
+    .finish = finish,
+    .query_lanes = query_lanes,
+    .query_pairs = query_pairs,
+    .score_pairs = score_pairs,
+    .score_keys = score_keys,
+    .decode_pairs = decode_pairs,
+    .decode = decode,
+    .encode_nvfp4 = encode_nvfp4,
+};
 #else
 typedef int cpu_blocks_avx512_absent;
 #endif

@@ -12,7 +12,7 @@ static bool half_conversion(void)
 }
 
 /* AMD from Zen 4 on: the family is 0Fh plus the extended one, 19h with models 10h and up, or later. */
-static bool fast_bf16(void)
+bool cpu_bf16_full_rate(void)
 {
     unsigned a, b, c, d;
     if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &a, &b, &c, &d)) return false;
@@ -33,7 +33,7 @@ int cpu_products_all(const cpu_products *all[4])
         all[n++] = &cpu_products_avx512;
         if (__builtin_cpu_supports("avx512bf16")) {
             all[n++] = &cpu_products_avx512_bf16;
-            if (fast_bf16()) all[0] = &cpu_products_avx512_bf16, all[1] = &cpu_products_avx512;
+            if (cpu_bf16_full_rate()) all[0] = &cpu_products_avx512_bf16, all[1] = &cpu_products_avx512;
         }
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && half_conversion())

@@ -6,17 +6,16 @@
  *
  *     f32     units of 1 column:    a line of 16 floats
  *     bf16    units of 2 columns:   a line; lanes hold two columns, the even one low
- *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, a line for 4 columns: 16 pairs of bytes for columns 0 and 1,
- *                                   then 16 for columns 2 and 3; then a line with 4 UE8M0 scales a lane, lowest first
- *     nvfp4   units of 64 columns:  8 lines of E2M1 codes, lanes hold 8 columns, lowest bits first; then a line with 4
- *                                   scales a lane, as bytes of five exponent bits and three mantissa bits: bits << 20
- *                                   is scale * 2^-117
+ *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, a line for 4 columns: 16 pairs of bytes for columns 0 and
+ * 1, then 16 for columns 2 and 3; then a line with 4 UE8M0 scales a lane, lowest first nvfp4   units of 64 columns:  8
+ * lines of E2M1 codes, lanes hold 8 columns, lowest bits first; then a line with 4 scales a lane, as bytes of five
+ * exponent bits and three mantissa bits: bits << 20 is scale * 2^-117
  *
  * A last unit and a last group are filled with zeros.
  *
  * The order (docs/numerics.md): columns in ascending pairs, of a pair the odd one first. Inputs are bf16 values and
- * weights, but for f32, have at most eight significant bits, so their products are exact in fp32 and fusing them with the
- * addition changes nothing; f32 weights are multiplied and added apart. Products of two 4-bit operands add an exact
+ * weights, but for f32, have at most eight significant bits, so their products are exact in fp32 and fusing them with
+ * the addition changes nothing; f32 weights are multiplied and added apart. Products of two 4-bit operands add an exact
  * integer per 16 columns, times the exact product of the two scales. So all variants in cpu_products_all give the same
  * bits as long as nothing falls below 2^-126, and none depends on how many rows share a call.
  */
@@ -43,7 +42,8 @@ typedef struct cpu_block4 {
     int32_t correction; /* -12 times the sum of the codes: variants that read weights as code + 12 start from it */
 } cpu_block4;
 
-/* Columns [begin, end) of a group, begin a multiple of 32, end too or the last column, to fp32: out [end - begin][32]. */
+/* Columns [begin, end) of a group, begin a multiple of 32, end too or the last column, to fp32: out [end - begin][32].
+ */
 typedef void (*cpu_expand)(const uint8_t *group, int64_t begin, int64_t end, float *out);
 /* sums [rows][32] += products of columns [begin, end) of a group with x[r][begin ..], of up to FEW_ROWS rows. */
 typedef void (*cpu_few)(const float *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end, float *sums);
@@ -85,8 +85,8 @@ typedef struct cpu_products {
      * scratch [K_CHUNK][32]. */
     void (*multiply_block4)(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
                             void *scratch, float *sums);
-    /* The activation quantisers of number/nvfp4.h, straight to such inputs: x [blocks * 16]; the first returns the row's
-     * factor. */
+    /* The activation quantisers of number/nvfp4.h, straight to such inputs: x [blocks * 16]; the first returns the
+     * row's factor. */
     float (*quantise_fc1)(const float *x, int64_t blocks, cpu_block4 *out);
     void (*quantise_fc2)(const float *x, int64_t blocks, cpu_block4 *out);
 } cpu_products;
@@ -103,6 +103,10 @@ extern const cpu_products cpu_products_portable;
  * multiply-add: AMD family 19h from model 10h on, and later families. On Intel it issues every other cycle, and
  * multiply-add is faster. */
 const cpu_products *cpu_products_best(void);
+#if defined(__x86_64__)
+/* Whether vdpbf16ps does. */
+bool cpu_bf16_full_rate(void);
+#endif
 /* All variants that this machine runs, the portable one last; returns how many. For tests. */
 int cpu_products_all(const cpu_products *all[4]);
 
