@@ -352,7 +352,7 @@ static void make(task_split split, draw *d, int length, task *out)
     fill(&thought, remarks[f.kind], &f.v);
     task_start(out, (int)f.kind, modes[mode], in_system ? text_of(&system) : NULL);
     while (true) {
-        vary_typing(&e.question, d);
+        if (f.kind != FORM_FIELDS) vary_typing(&e.question, d); /* names are copied as they are written */
         if (!in_system) buffer_char(&e.question, ' '), buffer_string(&e.question, text_of(&f.instruction));
         task_user(out, text_of(&e.question));
         task_answer(out, mode == 2 ? text_of(&thought) : NULL, text_of(&e.answer));

@@ -64,7 +64,7 @@ static task_set choose(const double *mix, draw *d)
     return (task_set)last;
 }
 
-static void put_line(buffer *out, const task *t)
+static void put_line(buffer *out, const task *t, const buffer *rendered)
 {
     json_writer w = {.out = out};
     writer_object(&w);
@@ -78,6 +78,7 @@ static void put_line(buffer *out, const task *t)
         writer_key(&w, i ? "tools" : "messages"), writer_raw(&w, text, strlen(text));
         free(text);
     }
+    writer_key(&w, "text"), writer_string(&w, rendered->data, rendered->length);
     writer_end(&w);
     buffer_char(out, '\n');
 }
@@ -103,7 +104,7 @@ static hy_status make_row(batch *b, int64_t i, row *r, hy_error *err)
         task_make(set, o->split, &d, b->length, &t);
         hy_status s = row_encode(r, b->tokens, &t, (size_t)b->length, err);
         bool fits = s == HY_OK && r->fits;
-        if (fits && b->lines) put_line(&b->lines[i], &t);
+        if (fits && b->lines) put_line(&b->lines[i], &t, &r->text);
         task_free(&t);
         if (s != HY_OK) return s;
         if (!fits) continue;

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "tasks/make.h"
 #include "tasks/rows.h"
 
