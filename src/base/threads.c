@@ -66,11 +66,12 @@ struct threads {
     pthread_cond_t wake;
 
     _Alignas(LINE) int count;
-    bool spin;              /* there is a core for every worker */
-    struct worker *workers; /* [count], number 0 is the caller */
-    counters *counters;     /* [THREADS_MAX_STAGES] */
-    _Atomic int64_t *own;   /* [count, THREADS_MAX_STAGES] items that a worker's home has handed out */
-    threads_stage *stages;  /* of the running dispatch; borrowed */
+    bool spin;               /* there is a core for every worker */
+    struct worker *workers;  /* [count], number 0 is the caller */
+    counters *counters;      /* [THREADS_MAX_STAGES] */
+    _Atomic int64_t *own;    /* [count, THREADS_MAX_STAGES] items that a worker's home has handed out */
+    const atomic_bool *stop; /* NULL: nobody stops a loop */
+    threads_stage *stages;   /* of the running dispatch; borrowed */
     int stage_count;
 };
 
@@ -131,8 +132,19 @@ static void set_gate(threads *pool, uint64_t gate)
 
 /* ---- Stages ------------------------------------------------------------------------------------------------------ */
 
+bool threads_stopped(const threads *pool)
+{
+    return pool->stop && atomic_load_explicit(pool->stop, memory_order_relaxed);
+}
+
+void threads_watch(threads *pool, const atomic_bool *stop)
+{
+    pool->stop = stop;
+}
+
 /* Claims chunks below `end` from a counter that counts up from `begin`; returns the items done. */
-static int64_t drain(const threads_stage *s, _Atomic int64_t *next, int64_t begin, int64_t end, int number)
+static int64_t drain(const threads *pool, const threads_stage *s, _Atomic int64_t *next, int64_t begin, int64_t end,
+                     int number)
 {
     int64_t chunk = s->chunk < 1 ? 1 : s->chunk < end - begin ? s->chunk : end - begin, done = 0;
     /* The look before the claim keeps those who come late from taking the line away from those at work. */
@@ -140,7 +152,8 @@ static int64_t drain(const threads_stage *s, _Atomic int64_t *next, int64_t begi
         int64_t first = begin + atomic_fetch_add_explicit(next, chunk, memory_order_relaxed);
         if (first >= end) break;
         int64_t last = end - first > chunk ? first + chunk : end;
-        s->fn(s->arg, first, last, number);
+        /* Who follows a worker that has left something out sees the flag as well: `done` publishes that too. */
+        if (!threads_stopped(pool)) s->fn(s->arg, first, last, number);
         done += last - first;
     }
     return done;
@@ -154,11 +167,11 @@ static void run_stage(threads *pool, int i, int number)
     if (s->home && items > 1) {
         for (int k = 0; k < pool->count; k++) {
             int64_t n = pool->count, home = (number + k) % n;
-            done += drain(s, &pool->own[home * THREADS_MAX_STAGES + i], (home * items + n - 1) / n,
+            done += drain(pool, s, &pool->own[home * THREADS_MAX_STAGES + i], (home * items + n - 1) / n,
                           ((home + 1) * items + n - 1) / n, number);
         }
     } else {
-        done = drain(s, &pool->counters[i].next, 0, items, number);
+        done = drain(pool, s, &pool->counters[i].next, 0, items, number);
     }
     if (done > 0) atomic_fetch_add_explicit(&pool->counters[i].done, done, memory_order_release);
 }
@@ -202,13 +215,20 @@ static void *worker_main(void *arg)
     }
 }
 
+/* In one piece, unless someone may stop it. */
+static void run_alone(const threads *pool, const threads_stage *s)
+{
+    int64_t chunk = !pool->stop ? s->items : s->chunk < 1 ? 1 : s->chunk;
+    for (int64_t first = 0; first < s->items && !threads_stopped(pool); first += chunk)
+        s->fn(s->arg, first, s->items - first > chunk ? first + chunk : s->items, 0);
+}
+
 void threads_run_stages(threads *pool, threads_stage *stages, int count)
 {
     assert(count <= THREADS_MAX_STAGES);
     if (count <= 0) return;
     if (pool->count == 1) {
-        for (int i = 0; i < count; i++)
-            if (stages[i].items > 0) stages[i].fn(stages[i].arg, 0, stages[i].items, 0);
+        for (int i = 0; i < count; i++) run_alone(pool, &stages[i]);
         return;
     }
     pool->stages = stages, pool->stage_count = count;
@@ -231,7 +251,7 @@ void threads_run(threads *pool, int64_t items, int64_t chunk, threads_fn fn, voi
 {
     if (items <= 0) return;
     if (items <= chunk || items == 1) {
-        fn(arg, 0, items, 0);
+        if (!threads_stopped(pool)) fn(arg, 0, items, 0);
         return;
     }
     threads_stage stage = {.fn = fn, .arg = arg, .items = items, .chunk = chunk};

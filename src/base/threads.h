@@ -12,6 +12,8 @@
 #ifndef HAYATE_BASE_THREADS_H
 #define HAYATE_BASE_THREADS_H
 
+#include <stdatomic.h>
+
 #include "hayate.h"
 
 typedef struct threads threads;
@@ -36,6 +38,14 @@ int threads_count(const threads *pool);
 
 /* Runs fn over [0, items) in chunks of `chunk` items and returns when all are done. One caller at a time. */
 void threads_run(threads *pool, int64_t items, int64_t chunk, threads_fn fn, void *arg);
+
+/*
+ * Between dispatches: from now on loops look at *stop, borrowed, before each chunk and leave out what is left of them once
+ * it is set, so that a dispatch of any length ends within the time of a chunk or two. What they were to write is then
+ * undefined; who gave the flag throws the results away. NULL, as at first: nothing is left out.
+ */
+void threads_watch(threads *pool, const atomic_bool *stop);
+bool threads_stopped(const threads *pool);
 
 enum { THREADS_MAX_STAGES = 64 };
 

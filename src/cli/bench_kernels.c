@@ -348,6 +348,7 @@ static hy_status prepare(kernel_bench *b, const char *name, hy_error *err)
     if (b->against_path)
         status = bench_against_load(b->against_path, "kernels", "rows_per_second", &b->report.against, err);
     if (status == HY_OK) status = threads_open(b->threads, &b->pool, err);
+    if (status == HY_OK) threads_watch(b->pool, cli_interrupted());
     if (!b->read_bytes) b->read_bytes = bench_read_default_bytes();
     if (status == HY_OK) status = bench_read_open(b->read_bytes, b->pool, &b->read, err);
     if (status == HY_OK) bench_read_warn(b->read.bytes);

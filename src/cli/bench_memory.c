@@ -45,6 +45,7 @@ static hy_status measure(memory_bench *b, int count, hy_error *err)
     memory_row *row = &b->row[b->count];
     double *values = memory_zeroed((size_t)b->runs * (1 + BENCH_PEAKS), sizeof *values);
     hy_status status = values ? threads_open(count, &pool, err) : error_memory(err, "the runs", (size_t)b->runs * 32);
+    if (status == HY_OK) threads_watch(pool, cli_interrupted());
     if (status == HY_OK && !b->read.data) status = bench_read_open(b->bytes, pool, &b->read, err);
     *row = (memory_row){.threads = count};
     for (int i = 0; i < b->runs && status == HY_OK; i++) {

@@ -164,6 +164,7 @@ static hy_status open_parts(model_bench *b, hy_error *err)
         .activation = strcmp(b->heading.model.moe_activation, "nvfp4") ? MOE_ACTIVATION_NONE : MOE_ACTIVATION_NVFP4,
     };
     ops_limits limits = {.rows = rows, .logit_rows = sequences, .positions = positions};
+    threads_watch(b->setup.pool, cli_interrupted()); /* steps may take seconds */
     model_memory_begin(b->model);
     status = bench_rows_open(rows, sequences, positions, &b->rows, err);
     if (status == HY_OK) status = ops->step_open(backend, &limits, &b->setup.step, err);

@@ -86,6 +86,17 @@ static void timed(measuring *m, bench_op op, int layer)
     m->now->calls[op]++;
 }
 
+/* Then what was computed, and is read back, is not what the step would have. */
+static bool stopped(const measuring *m)
+{
+    return threads_stopped(m->setup->pool);
+}
+
+static hy_status cancelled(hy_error *err)
+{
+    return error_set(err, HY_CANCELLED, "the bench was stopped");
+}
+
 static void counted(measuring *m, bench_op op, int layer)
 {
     bench_cost_add(&m->setup->shape, op, layer, &m->work, &m->now->cost[op]);
@@ -100,6 +111,7 @@ static void run_attention(measuring *m, int layer)
     counted(m, BENCH_ATTEND_IN, layer);
     if (sparse) {
         timed(m, BENCH_INDEX, layer);
+        if (stopped(m)) return;
         s->ops->tensor_read(s->step, OPS_BLOCKS, 0, rows->count, m->selected);
     }
     bench_count_attention(s->shape.model, rows, sparse ? m->selected : NULL, m->seen, &m->work);
@@ -121,6 +133,7 @@ static void run_feed(measuring *m, int layer)
     }
     timed(m, BENCH_ROUTE, layer);
     counted(m, BENCH_ROUTE, layer);
+    if (stopped(m)) return;
     s->ops->tensor_read(s->step, OPS_ROUTES, 0, rows->count, m->selected);
     m->work.experts = bench_count_experts(s->shape.model, rows->count, m->selected, m->seen);
     timed(m, BENCH_EXPERTS, layer);
@@ -136,9 +149,9 @@ static hy_status run_by_operation(measuring *m, hy_error *err)
     s->ops->begin(s->step, s->cache, rows);
     timed(m, BENCH_EMBED, 0);
     counted(m, BENCH_EMBED, 0);
-    for (int l = 0; l < s->shape.model->layers; l++) {
+    for (int l = 0; l < s->shape.model->layers && !stopped(m); l++) {
         run_attention(m, l);
-        run_feed(m, l);
+        if (!stopped(m)) run_feed(m, l);
     }
     if (m->work.logit_rows) {
         timed(m, BENCH_HEAD, 0);
@@ -241,6 +254,7 @@ static hy_status one_run(measuring *m, bool whole, hy_error *err)
     take_peaks(s, &m->now->moment);
     double before = bench_read_pass(s->read, s->pool);
     hy_status status = whole ? run_whole(m, err) : run_by_operation(m, err);
+    if (stopped(m)) return cancelled(err);
     m->now->moment.read = (before + bench_read_pass(s->read, s->pool)) / 2;
     return status;
 }
@@ -273,8 +287,7 @@ static hy_status all_runs(measuring *m, bench_rows *rows, shape_of_rows shape, i
             status = one_run(m, is_whole, err);
         }
         if (is_whole) memcpy(m->now->cost, by_op[run].cost, sizeof m->now->cost);
-        if (status == HY_OK && (both || !is_whole) && !progress_add(&p, 1))
-            status = error_set(err, HY_CANCELLED, "the bench was stopped");
+        if (status == HY_OK && (both || !is_whole) && !progress_add(&p, 1)) status = cancelled(err);
     }
     m->now = NULL;
     if (status == HY_OK) progress_end(&p);

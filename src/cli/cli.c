@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -387,12 +388,17 @@ int cli_parse(const char *command, const char *usage, const char *about, const c
 
 /* ---- Progress ------------------------------------------------------------------------------------------------ */
 
-static volatile sig_atomic_t interrupted;
+static atomic_bool interrupted;
 
 static void on_interrupt(int number)
 {
     (void)number;
-    interrupted = 1;
+    atomic_store(&interrupted, true); /* without a lock: safe here */
+}
+
+const atomic_bool *cli_interrupted(void)
+{
+    return &interrupted;
 }
 
 void cli_catch_interrupt(void)
@@ -481,6 +487,7 @@ bool cli_progress(void *user, const char *what, uint64_t done, uint64_t total, c
         display.next = now + (terminal ? 0.1 : 10);
     }
     if (end) display.what[0] = 0;
-    if (interrupted && terminal && display.shown) fprintf(stderr, "\n");
-    return !interrupted;
+    bool stop = atomic_load(&interrupted);
+    if (stop && terminal && display.shown) fprintf(stderr, "\n");
+    return !stop;
 }

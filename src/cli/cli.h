@@ -18,6 +18,8 @@
 #ifndef HAYATE_CLI_CLI_H
 #define HAYATE_CLI_CLI_H
 
+#include <stdatomic.h>
+
 #include "hayate.h"
 
 /* What `target` points to. */
@@ -85,6 +87,7 @@ bool cli_progress(void *user, const char *what, uint64_t done, uint64_t total, c
 /* From here the first Ctrl-C makes cli_progress answer false, so that half-written files go away; the second one kills.
  */
 void cli_catch_interrupt(void);
+const atomic_bool *cli_interrupted(void); /* what it sets, for threads_watch */
 
 /* The commands, one file each. */
 int cmd_bench(int argc, char **argv);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -141,6 +142,59 @@ static void opening_and_closing(void **state)
     }
 }
 
+struct stopped_loop {
+    atomic_bool stop;
+    atomic_int done, after; /* items, and items of the stage behind */
+};
+
+static void stop_at_ten(void *arg, int64_t begin, int64_t end, int worker)
+{
+    struct stopped_loop *l = arg;
+    (void)worker;
+    if (atomic_fetch_add(&l->done, (int)(end - begin)) >= 10) atomic_store(&l->stop, true);
+}
+
+static void count_after(void *arg, int64_t begin, int64_t end, int worker)
+{
+    struct stopped_loop *l = arg;
+    (void)worker;
+    atomic_fetch_add(&l->after, (int)(end - begin));
+}
+
+/* A flag that is set inside a dispatch leaves out what is left of it, with the stages behind; when it is cleared, or no
+ * longer watched, everything runs. */
+static void stopping(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    for (int count = 1; count <= MOST; count++)
+        for (int home = 0; home < 2; home++) {
+            threads *pool = NULL;
+            assert_int_equal(threads_open(count, &pool, NULL), HY_OK);
+            struct stopped_loop l = {0};
+            assert_false(threads_stopped(pool));
+            threads_watch(pool, &l.stop);
+            threads_stage stages[] = {{stop_at_ten, &l, MANY, 1, 0, home}, {count_after, &l, 7, 1, 0, home}};
+            for (int i = 0; i < 100; i++) {
+                threads_run_stages(pool, stages, 2);
+                assert_true(threads_stopped(pool));
+                assert_in_range(l.done, i ? 0 : 11, 10 + MOST + 1);
+                assert_int_equal(l.after, 0);
+                threads_run(pool, 5, 5, count_after, &l);
+                assert_int_equal(l.after, 0);
+            }
+            l.stop = false;
+            threads_run(pool, 50, 3, count_after, &l);
+            assert_int_equal(l.after, 50);
+            l.stop = true;
+            threads_watch(pool, NULL);
+            assert_false(threads_stopped(pool));
+            threads_run(pool, 50, 3, count_after, &l);
+            assert_int_equal(l.after, 100);
+            threads_close(pool);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +202,7 @@ int main(void)
         cmocka_unit_test(many_loops),
         cmocka_unit_test(waits_for_the_slowest),
         cmocka_unit_test(opening_and_closing),
+        cmocka_unit_test(stopping),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

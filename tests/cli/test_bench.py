@@ -321,6 +321,21 @@ class Refused(unittest.TestCase):
                      ("prefill", "--help")):
             self.assertIn("usage: hayate bench", bench(*args)[0])
 
+    def test_ctrl_c_in_a_long_step(self):
+        """A step of many seconds does not go on to its end, whatever runs when the signal comes."""
+        for args in (("--weights", "load"), ("--weights", "stream"), ("--threads", "1"), ("--backend", "reference")):
+            for after in (0.3, 1.5):
+                p = subprocess.Popen([HAYATE, "bench", "prefill", MODEL, "--context", "8000", "--batch", "8192", *SMALL,
+                                      *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                while b"peaks" not in p.stdout.readline():
+                    pass
+                time.sleep(after)
+                p.send_signal(signal.SIGINT)
+                start = time.monotonic()
+                _, err = p.communicate(timeout=100)
+                self.assertLess(time.monotonic() - start, 1.5, args)  # 0.1 s on a machine that does nothing else
+                self.assertEqual((p.returncode, b"the bench was stopped" in err), (1, True), err)
+
     def test_ctrl_c(self):
         p = subprocess.Popen([HAYATE, "bench", "decode", MODEL, "--runs", "1000", *SMALL[2:]], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE)

@@ -154,8 +154,10 @@ void cpu_weights_measure(const ops_model *model, bool stream, ops_memory *out);
 threads_stage *cpu_stage(ops_step *step, int64_t items, threads_fn fn, const void *arg, size_t size);
 /* Loops that know of each other are in one schedule: makes sure that there is room for `stages`. */
 void cpu_room(ops_step *step, int stages);
-/* Runs the schedule. */
+/* Runs the schedule. HY_CANCELLED is the error of a step whose pool was stopped (threads_watch). */
 void cpu_flush(ops_step *step);
+/* The step has failed: what follows does nothing, and finish returns the error. */
+void cpu_fail(ops_step *step, const hy_error *err);
 /* Forgets the schedule. */
 void cpu_drop(ops_step *step);
 

@@ -10,6 +10,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/error.h"
+
 void cpu_room(ops_step *step, int stages)
 {
     assert(stages <= THREADS_MAX_STAGES);
@@ -30,8 +32,19 @@ threads_stage *cpu_stage(ops_step *step, int64_t items, threads_fn fn, const voi
 
 void cpu_flush(ops_step *step)
 {
-    if (step->stage_count > 0) threads_run_stages(step->backend->pool, step->stage, step->stage_count);
+    threads *pool = step->backend->pool;
+    if (step->stage_count > 0) threads_run_stages(pool, step->stage, step->stage_count);
     cpu_drop(step);
+    hy_error err;
+    if (!threads_stopped(pool) || step->error.status != HY_OK) return;
+    error_set(&err, HY_CANCELLED, "the step was stopped");
+    cpu_fail(step, &err);
+}
+
+void cpu_fail(ops_step *step, const hy_error *err)
+{
+    step->error = *err;
+    step->rows.count = step->logit_rows = 0; /* the operations that follow do nothing */
 }
 
 void cpu_drop(ops_step *step)

@@ -38,12 +38,6 @@ hy_status cpu_stream_open(ops_backend *b, hy_error *err)
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
-static void fail(ops_step *step, const hy_error *err)
-{
-    step->error = *err;
-    step->rows.count = step->logit_rows = 0; /* the operations that follow do nothing */
-}
-
 /* Experts that have rows, ascending. */
 static int wanted_experts(ops_step *step)
 {
@@ -67,7 +61,7 @@ bool cpu_stream_next(ops_step *step, cpu_batch *g)
     *g = (cpu_batch){.first = g->last, .from = g->until, .count = g->count, .begins = fresh};
     hy_error err = {0};
     if (g->count && expert_store_take(b->store, g->from, &g->until, &err) != HY_OK) {
-        fail(step, &err);
+        cpu_fail(step, &err);
         return false;
     }
     g->ends = g->until == g->count;
@@ -160,7 +154,7 @@ bool cpu_embedding_row(ops_step *step, int32_t token, uint8_t *scratch, float *o
         assert(file);
         piece.file = (size_t)(file - b->options.files);
         if (read_files_piece(b->rows, &piece, parts[i].to, &err) != HY_OK) {
-            fail(step, &err);
+            cpu_fail(step, &err);
             return false;
         }
     }
