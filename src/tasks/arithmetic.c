@@ -42,16 +42,9 @@ static void sum_turn(exchange *t, const sum *s, draw *d)
 {
     bool wants_steps;
     sum_ask(&t->question, s, d, &wants_steps);
-    if (sum_easy(s) && s->x[0] < 10 && s->x[1] < 10) {
-        sum_steps(&t->thought, s);
-    } else {
-        sum_expression(&t->thought, s, false, '*');
-        buffer_string(&t->thought, ".\n");
-        sum_steps(&t->thought, s);
-    }
+    sum_whole_thought(&t->thought, s);
     t->result = sum_result(s);
-    sum_expression(&t->answer, s, true, '*');
-    buffer_string(&t->answer, " = "), put_number(&t->answer, t->result), buffer_char(&t->answer, '.');
+    sum_sentence(&t->answer, s);
     t->easy = sum_easy(s) && !wants_steps;
     t->family = FAMILY_SUM + (int)s->kind;
 }

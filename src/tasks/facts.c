@@ -175,8 +175,7 @@ static void small_sum(draw *d, fact *f)
         buffer_clear(&f->question);
         sum_ask(&f->question, &s, d, &wants_steps);
     } while (wants_steps);
-    sum_expression(&f->answer, &s, true, '*');
-    buffer_string(&f->answer, " = "), put_number(&f->answer, sum_result(&s)), buffer_char(&f->answer, '.');
+    sum_sentence(&f->answer, &s);
     snprintf(f->brief, sizeof f->brief, "%d", (int)sum_result(&s));
     f->sum = true;
 }

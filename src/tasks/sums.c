@@ -324,6 +324,21 @@ void sum_steps(buffer *out, const sum *s)
     add_steps(out, x[0] + x[1], x[2]);
 }
 
+void sum_whole_thought(buffer *out, const sum *s)
+{
+    if (!sum_easy(s) || s->x[0] >= 10 || s->x[1] >= 10) {
+        sum_expression(out, s, false, '*');
+        buffer_string(out, ".\n");
+    }
+    sum_steps(out, s);
+}
+
+void sum_sentence(buffer *out, const sum *s)
+{
+    sum_expression(out, s, true, '*');
+    buffer_string(out, " = "), put_number(out, sum_result(s)), buffer_char(out, '.');
+}
+
 /* ---- In a line ------------------------------------------------------------------------------------------------ */
 
 /* "200*5+30*5+4*5=1000+150+20=": the parts of a product by its first factor's digits. */

@@ -29,6 +29,10 @@ bool sum_direct(const sum *s);
 void sum_expression(buffer *out, const sum *s, bool spaced, char times);
 /* The thought: columns, digits, carries. */
 void sum_steps(buffer *out, const sum *s);
+/* The same with the problem in front when it is not a fact. */
+void sum_whole_thought(buffer *out, const sum *s);
+/* "12 + 30 = 42." */
+void sum_sentence(buffer *out, const sum *s);
 /* One line of a longer thought: "23*4=80+12=92". */
 void sum_inline(buffer *out, const sum *s);
 /* The same for a quotient with a rest: "87/7=12 rest 3". */

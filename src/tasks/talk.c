@@ -1,24 +1,28 @@
 /*
  * Talk: greetings, what the model is, Hayate, a handful of facts, names, repeating, and what it does not know. Answers
- * are short. Marked is what can be: facts, repeated words, the user's name, and what an answer about Hayate must say.
+ * are short. Marked is what can be: facts, repeated words, the user's name, sums, and what an answer about Hayate must
+ * say. What is known is known in both splits; only sums are held out.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "tasks/facts.h"
 #include "tasks/intents.h"
 #include "tasks/make.h"
 #include "tasks/repeat.h"
+#include "tasks/stories.h"
 #include "tasks/sums.h"
 #include "tasks/words.h"
 
-enum { FAMILY_SELF, FAMILY_HAYATE, FAMILY_FACT, FAMILY_UNKNOWN, FAMILY_REPEAT, FAMILY_NAME };
+enum { FAMILY_SELF, FAMILY_HAYATE, FAMILY_FACT, FAMILY_UNKNOWN, FAMILY_REPEAT, FAMILY_NAME, FAMILY_SUM };
 
-static const char *const families[] = {"self", "hayate", "fact", "unknown", "repeat", "name", NULL};
+static const char *const families[] = {"self", "hayate", "fact", "unknown", "repeat", "name", "sum", NULL};
 
 typedef struct exchange {
     buffer question, thought, answer;
     const char *has; /* what a right answer says; NULL: not marked */
     bool exact;      /* it is all that it says */
+    bool think;      /* also in mode adaptive */
     char store[96];
 } exchange;
 
@@ -99,17 +103,39 @@ static void name_turn(exchange *e, char name[32], draw *d)
     e->has = name;
 }
 
+/* Sums and short stories in the middle of other talk, with the thought that they have elsewhere. */
+static void sum_turn(exchange *e, bool direct, task_split split, draw *d)
+{
+    int64_t result;
+    bool wants_steps = false;
+    if (!direct && draw_chance(d, 0.3)) {
+        story_make(d, split, (int)draw_between(d, 1, 3), &e->question, &e->thought, &e->answer, &result);
+        e->think = true;
+    } else {
+        sum s;
+        do s = sum_draw(d, split);
+        while (direct && !sum_direct(&s));
+        sum_ask(&e->question, &s, d, &wants_steps);
+        sum_whole_thought(&e->thought, &s);
+        sum_sentence(&e->answer, &s);
+        result = sum_result(&s);
+        e->think = !sum_easy(&s) || wants_steps;
+    }
+    vary_typing(&e->question, d);
+    snprintf(e->store, sizeof e->store, "%lld", (long long)result);
+    e->has = e->store;
+}
+
 static void make(task_split split, draw *d, int length, task *out)
 {
     static const char *const modes[] = {"adaptive", "disabled", "enabled"};
-    static const int mode_shares[] = {66, 20, 14}, shares[] = {24, 32, 16, 12, 7, 9};
+    static const int mode_shares[] = {66, 20, 14}, shares[] = {22, 30, 15, 12, 7, 8, 9};
     size_t mode = draw_weighted(d, mode_shares, 3);
     char name[32] = "";
-    (void)split; /* what is known is known in both */
     task_start(out, 0, modes[mode], draw_chance(d, 0.4) ? word_system(d) : NULL);
     for (bool first = true; task_wants(out, length); first = false) {
         exchange e = {0};
-        int family = (int)draw_weighted(d, shares, 6);
+        int family = (int)draw_weighted(d, shares, 7);
         switch (family) {
         case FAMILY_SELF:
             intent_turn(&e, self_intents, self_intent_count, "This is small talk. A short answer will do.", d);
@@ -120,11 +146,12 @@ static void make(task_split split, draw *d, int length, task *out)
         case FAMILY_FACT: fact_turn(&e, d); break;
         case FAMILY_UNKNOWN: unknown_turn(&e, d); break;
         case FAMILY_REPEAT: repeat_turn(&e, d); break;
-        default: name_turn(&e, name, d); break;
+        case FAMILY_NAME: name_turn(&e, name, d); break;
+        default: sum_turn(&e, mode == 1, split, d); break;
         }
         if (first) out->family = family;
         task_user(out, text_of(&e.question));
-        task_answer(out, mode == 2 ? text_of(&e.thought) : NULL, text_of(&e.answer));
+        task_answer(out, mode == 2 || (mode == 0 && e.think) ? text_of(&e.thought) : NULL, text_of(&e.answer));
         if (e.has) task_ask(out, 0, task_json(json_pack("{s:s, s:b}", "has", e.has, "exact", e.exact)));
         exchange_free(&e);
     }

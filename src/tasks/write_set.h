@@ -5,8 +5,8 @@
  *     rows-L.weights   uint8 [rows, L]: 1 what the model writes, its end marker included; 0 what it is given; 255
  * padding set.json         counts by length and by set, seed, split, tokenizer
  *
- * or one file of JSON lines with the conversations as people read them, and their text in the chat format. Row i of length L depends on the seed, the
- * split, the mix, L and i: neither on the other lengths nor on the number of threads.
+ * or one file of JSON lines with the conversations as people read them, and their text in the chat format. Row i of
+ * length L depends on the seed, the split, the mix, L and i: neither on the other lengths nor on the number of threads.
  *
  * A row is one conversation of one set, drawn by the mix: shares are of rows, and so about of tokens.
  */
