@@ -2,6 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 static hy_status open_regular(const char *path, int *fd, size_t *size, hy_error *err)
 {
@@ -24,6 +28,92 @@ static hy_status open_regular(const char *path, int *fd, size_t *size, hy_error 
     *fd = f;
     *size = (size_t)st.st_size;
     return HY_OK;
+}
+
+/* ---- Maps -------------------------------------------------------------------------------------------------------- */
+
+/* Open maps, for the signal handler: it goes through the list at any moment, so entries are never freed, only used
+ * again. An entry is valid while `begin` is set; its other members are written before. */
+typedef struct open_map {
+    _Atomic uintptr_t begin;
+    size_t size;
+    char path[512]; /* as it is printed */
+    struct open_map *next;
+} open_map;
+
+static _Atomic(open_map *) open_maps;
+static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change the list */
+
+/* Without memory for an entry the map is as good as any, but for the message. */
+static void remember(const char *path, const void *data, size_t size)
+{
+    pthread_mutex_lock(&maps_lock);
+    open_map *m = atomic_load(&open_maps);
+    while (m && atomic_load(&m->begin)) m = m->next;
+    open_map *entry = m ? m : calloc(1, sizeof *entry);
+    if (entry) {
+        snprintf(entry->path, sizeof entry->path, "%s", path);
+        utf8_one_line(entry->path, '?');
+        entry->size = size;
+        atomic_store(&entry->begin, (uintptr_t)data);
+        if (!m) entry->next = atomic_load(&open_maps);
+        if (!m) atomic_store(&open_maps, entry);
+    }
+    pthread_mutex_unlock(&maps_lock);
+}
+
+static void forget(const void *data)
+{
+    pthread_mutex_lock(&maps_lock);
+    for (open_map *m = atomic_load(&open_maps); m; m = m->next)
+        if (atomic_load(&m->begin) == (uintptr_t)data) atomic_store(&m->begin, 0);
+    pthread_mutex_unlock(&maps_lock);
+}
+
+static const char *guard_name;
+static int guard_code;
+static struct sigaction guard_before;
+
+static void append(char *line, size_t size, const char *text)
+{
+    size_t n = strlen(line), length = strlen(text);
+    if (length > size - 1 - n) length = size - 1 - n;
+    memcpy(line + n, text, length);
+    line[n + length] = 0;
+}
+
+/* Only calls that a handler may make. */
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    (void)context;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    for (open_map *m = atomic_load(&open_maps); m && info->si_code == BUS_ADRERR; m = m->next) {
+        uintptr_t begin = atomic_load(&m->begin);
+        if (!begin || at < begin || at - begin >= m->size) continue;
+        while (atomic_flag_test_and_set(&told)) pause(); /* another thread ends the process */
+        char line[700] = "";
+        struct stat st;
+        bool there = stat(m->path, &st) == 0 && (size_t)st.st_size >= m->size;
+        append(line, sizeof line, guard_name);
+        append(line, sizeof line, ": ");
+        append(line, sizeof line, m->path);
+        append(line, sizeof line, there ? " could not be read" : " was truncated");
+        append(line, sizeof line, " while it was in use\n");
+        ssize_t ignored = write(STDERR_FILENO, line, strlen(line));
+        (void)ignored;
+        _exit(guard_code);
+    }
+    sigaction(number, &guard_before, NULL);
+    if (info->si_code <= 0) raise(number); /* sent by someone; a fault comes again by itself */
+}
+
+void file_map_guard(const char *name, int exit_code)
+{
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    guard_name = name, guard_code = exit_code;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &guard_before);
 }
 
 hy_status file_map_open(const char *path, file_map *map, hy_error *err)
@@ -42,12 +132,14 @@ hy_status file_map_open(const char *path, file_map *map, hy_error *err)
         }
     }
     close(fd);
+    if (p) remember(path, p, size);
     *map = (file_map){p, size};
     return HY_OK;
 }
 
 void file_map_close(file_map *map)
 {
+    if (map->data) forget(map->data);
     if (map->data) munmap((void *)(uintptr_t)map->data, map->size);
     *map = (file_map){0};
 }

@@ -12,6 +12,13 @@ typedef struct file_map {
 /* Maps a regular file. HY_FAILED with the system's reason if it cannot be opened. */
 hy_status file_map_open(const char *path, file_map *map, hy_error *err);
 void file_map_close(file_map *map);
+/*
+ * For programs, once, at their start: a file that is truncated while it is mapped ends the process with the line
+ * "NAME: FILE was truncated while it was in use" on stderr and `exit_code`, where it would die of SIGBUS as soon as it
+ * touches what is gone. Other bus errors go to who had the signal before. The library never calls this: a program that
+ * embeds it has its own mind about signals.
+ */
+void file_map_guard(const char *name, int exit_code);
 /* Lets go of the pages that hold a part of an open map: they leave the process's memory and are read again when they are
  * touched. Only for bytes of a map; elsewhere the contents would be lost. */
 void file_map_drop(const void *part, size_t bytes);

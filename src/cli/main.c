@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/flags.h"
 
@@ -97,6 +98,7 @@ static int dispatch(int argc, char **argv)
     }
     const char *name = argv[1];
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of the write, not the end of the program */
+    file_map_guard("hayate", cli_exit(HY_FAILED));
     flags_log_start(strcmp(name, "serve") ? HY_LOG_WARNING : HY_LOG_INFO);
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
         if (argc > 2 && name[0] != '-') return help(argv[2]);

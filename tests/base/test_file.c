@@ -5,10 +5,16 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -170,6 +176,101 @@ static void dropping(void **state)
     unlink(path);
 }
 
+/* What the child did: its exit code, or 1000 and the signal that ended it; `said` is its stderr. */
+static int child(void (*body)(void), bool guard, char said[1024])
+{
+    int ends[2], status = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        signal(SIGBUS, SIG_DFL); /* a sanitizer's */
+        dup2(ends[1], STDERR_FILENO);
+        if (guard) file_map_guard("test", 7);
+        body();
+        _exit(0);
+    }
+    close(ends[1]);
+    ssize_t n = read(ends[0], said, 1023);
+    said[n > 0 ? n : 0] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void touch(const file_map *map, size_t from)
+{
+    volatile uint8_t sum = 0;
+    for (size_t i = from; i < map->size; i += 4096) sum = (uint8_t)(sum + map->data[i]);
+}
+
+static void touch_a_cut_map(void)
+{
+    file_map closed, map, other;
+    if (file_map_open(path, &closed, NULL) != HY_OK) _exit(99);
+    file_map_close(&closed);
+    if (file_map_open("/proc/self/exe", &other, NULL) != HY_OK || file_map_open(path, &map, NULL) != HY_OK) _exit(99);
+    touch(&map, 0);
+    if (truncate(path, 4096) != 0) _exit(99);
+    touch(&other, 0);
+    touch(&map, 0);
+}
+
+static void touch_a_map_of_its_own(void)
+{
+    int fd = open(path, O_RDONLY);
+    file_map map = {mmap(NULL, 100000, PROT_READ, MAP_SHARED, fd, 0), 100000}, closed;
+    if (map.data == MAP_FAILED || file_map_open("/proc/self/exe", &closed, NULL) != HY_OK) _exit(99);
+    file_map_close(&closed);
+    if (truncate(path, 4096) != 0) _exit(99);
+    touch(&map, 0);
+}
+
+static void *touch_in_thread(void *arg)
+{
+    touch(arg, 8192);
+    return NULL;
+}
+
+/* All threads of a program fall over the cut at once. */
+static void touch_in_threads(void)
+{
+    static file_map map;
+    pthread_t thread[8];
+    if (file_map_open(path, &map, NULL) != HY_OK || truncate(path, 4096) != 0) _exit(99);
+    for (int i = 0; i < 8; i++) pthread_create(&thread[i], NULL, touch_in_thread, &map);
+    for (int i = 0; i < 8; i++) pthread_join(thread[i], NULL);
+}
+
+static void send_itself_a_signal(void)
+{
+    raise(SIGBUS);
+}
+
+/* Truncated under a map: one line and the code that was asked for, where the program wants it; every other bus error ends
+ * as it would without. */
+static void cut_under_a_map(void **state)
+{
+    (void)state;
+    char bytes[100000] = {1}, said[1024], want[400];
+    put("cut\x1B[2J\n", bytes, sizeof bytes);
+    assert_int_equal(child(touch_a_cut_map, true, said), 7);
+    snprintf(want, sizeof want, "test: %s/cut?[2J? was truncated while it was in use\n", folder);
+    assert_string_equal(said, want);
+    put("cut\x1B[2J\n", bytes, sizeof bytes);
+    assert_int_equal(child(touch_in_threads, true, said), 7);
+    assert_string_equal(said, want);
+    put("cut\x1B[2J\n", bytes, sizeof bytes);
+    assert_int_equal(child(touch_a_cut_map, false, said), 1000 + SIGBUS);
+    put("cut\x1B[2J\n", bytes, sizeof bytes);
+    assert_int_equal(child(touch_a_map_of_its_own, true, said), 1000 + SIGBUS);
+    assert_string_equal(said, "");
+    assert_int_equal(child(send_itself_a_signal, true, said), 1000 + SIGBUS);
+    assert_string_equal(said, "");
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +279,7 @@ int main(void)
         cmocka_unit_test(what_is_no_file),
         cmocka_unit_test(joining),
         cmocka_unit_test(dropping),
+        cmocka_unit_test(cut_under_a_map),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -210,6 +211,29 @@ class Stream(unittest.TestCase):
         line = [one for one in err.decode().splitlines() if one.startswith("hayate: ")]
         self.assertEqual(len(line), 1, err)
         self.assertRegex(line[0], r"safetensors ends at byte \d+, before the weights at \d+: it was cut while in use")
+
+    def test_file_cut_at_any_moment(self):
+        """While it is mapped, too: one line that names the file, and never a signal."""
+        cut = pathlib.Path(self.folder.name) / "cut-nano"
+        said = []
+        for flags in (("--weights", "load"), ("--weights", "stream", "--memory", "300MB"), ("--backend", "reference")):
+            for after in (0.001, 0.004, 0.01, 0.02, 0.03, 0.05, 0.1, None):
+                shutil.copytree(NANO, cut)
+                args = [HAYATE, "generate", str(cut), "--input-ids", "1,2,3", "--max-tokens", "4000", "--temperature", "1",
+                        "--seed", "1", "--ignore-eos", *flags]
+                child = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                if after is None:
+                    child.stdout.read(1)
+                else:
+                    time.sleep(after)
+                os.truncate(cut / "model.safetensors", 4096)
+                _, err = child.communicate(timeout=120)
+                self.assertIn(child.returncode, (1, 3), (flags, after, err))
+                self.assertEqual(err.decode().count("hayate: "), 1, err)
+                self.assertIn("model.safetensors", err.decode())
+                said.append(err.decode())
+                shutil.rmtree(cut)
+        self.assertTrue(any("model.safetensors was truncated while it was in use" in line for line in said), said)
 
     def test_damaged_global_scale(self):
         """Weights that are read later are refused at once where loaded ones are."""
