@@ -1,6 +1,12 @@
 /* The cache of streamed experts: what it holds, what it lets go, what it reads ahead, and what it says when it cannot. */
 #include "random_model.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -147,6 +153,9 @@ static void wait_loaded(const fixture *f, uint64_t count)
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
+/* What the kernel refuses in this process; NULL: nothing. */
+static const char *refused;
+
 static void every_path(void **state)
 {
     (void)state;
@@ -169,6 +178,8 @@ static void every_path(void **state)
                 assert_true(cached ? !strstr(s.io, "direct") : 1);
                 assert_true(io == EXPERT_IO_PREAD ? !strstr(s.io, "uring") : 1);
                 assert_true(io == EXPERT_IO_URING ? strstr(s.io, "uring") != NULL : 1);
+                if (io == EXPERT_IO_AUTO) assert_true((strstr(s.io, "uring") != NULL) == read_queue_uring_works());
+                assert_true(refused ? !strstr(s.io, "uring") : 1);
                 fixture_free(&f);
             }
 }
@@ -401,13 +412,79 @@ static void at_random(void **state)
     }
 }
 
-int main(void)
+/* ---- A kernel that refuses ---------------------------------------------------------------------------------------- */
+
+enum { URING_SETUP = 425, URING_ENTER = 426, URING_LAST = 427 };
+
+/* From now on io_uring's calls from number `first` on fail with `error` in all threads, as in a container whose filter
+ * leaves them out, or with kernel.io_uring_disabled. False: this kernel has no filters for us. */
+static bool refuse(unsigned first, unsigned error)
+{
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, URING_LAST, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof program / sizeof *program, program};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0;
+}
+
+/* Rings that work when the store opens and are refused later: what was asked for comes by plain reads. */
+static void refused_while_open(void **state)
+{
+    (void)state;
+    fixture f;
+    store_open(&f, &(expert_store_options){.chunk = 4000}, 5);
+    for (int l = 1; l < LAYERS; l++) WALK(&f, l, 0, 1, 2);
+    if (!strstr(stats(&f).io, "uring"))
+        print_message("nothing to refuse: this store reads without io_uring\n");
+    else if (!refuse(URING_ENTER, EPERM))
+        print_message("not refused: no filters for system calls here (%s)\n", strerror(errno));
+    for (int i = 0; i < 2; i++)
+        for (int l = 1; l < LAYERS; l++) WALK(&f, l, 0, 1, 2, 3, 4, 5, 6, 7);
+    fixture_free(&f);
+}
+
+static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_path), cmocka_unit_test(pieces),     cmocka_unit_test(cut_file),
         cmocka_unit_test(damaged_scale), cmocka_unit_test(refusals), cmocka_unit_test(few_slots),
         cmocka_unit_test(pins),       cmocka_unit_test(eviction),   cmocka_unit_test(look_ahead),
         cmocka_unit_test(at_random),
-    };
+        };
     return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+/* The same in a process of its own, since a filter stays. */
+static int run_refused(const char *what, unsigned first, unsigned error)
+{
+    int status = 0;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct CMUnitTest later[] = {cmocka_unit_test(refused_while_open)};
+        if (!what) exit(cmocka_run_group_tests(later, NULL, NULL));
+        if (!refuse(first, error)) {
+            printf("skipped: %s, no filters for system calls here (%s)\n", what, strerror(errno));
+            exit(0);
+        }
+        printf("refused: %s\n", what);
+        refused = what;
+        exit(run_all());
+    }
+    return pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status);
+}
+
+int main(void)
+{
+    int failed = run_all();
+    failed += run_refused("setting up a ring, not permitted", URING_SETUP, EPERM);
+    failed += run_refused("setting up a ring, unknown", URING_SETUP, ENOSYS);
+    failed += run_refused("using a ring", URING_ENTER, EPERM);
+    failed += run_refused(NULL, 0, 0);
+    return failed;
 }

@@ -338,7 +338,9 @@ hy_status expert_store_open(const expert_layer *layers, int count, int experts, 
     }
     for (int l = 0; l < count; l++) s->stats.experts += layers[l].w[0] ? (uint64_t)experts : 0;
     s->stats.slot_bytes = s->slot_bytes;
-    s->stats.io = works ? (read_files_direct(s->files) ? "io_uring, direct" : "io_uring")
+    bool rings = works;
+    for (int i = 0; i < s->readers; i++) rings = rings && read_queue_uring(s->reader[i].queue);
+    s->stats.io = rings ? (read_files_direct(s->files) ? "io_uring, direct" : "io_uring")
                         : (read_files_direct(s->files) ? "pread, direct" : "pread");
     *out = s;
     return HY_OK;

@@ -243,16 +243,17 @@ hy_status read_queue_open(const read_files *files, bool uring, int depth, const 
     for (int i = 0; i < depth; i++)
         for (int p = 0; p < READ_PIECES; at += stride_of(room[p]), p++) q->buffer[i].data[p] = at;
 #ifdef HAYATE_LIBURING
-    if (uring && io_uring_queue_init((unsigned)(depth * READ_PIECES), &q->ring, 0) != 0) {
-        read_queue_close(q);
-        return error_set(err, HY_FAILED, "the kernel gives no more rings for reading");
-    }
-    q->uring = uring;
+    q->uring = uring && io_uring_queue_init((unsigned)(depth * READ_PIECES), &q->ring, 0) == 0;
 #else
     assert(!uring);
 #endif
     *out = q;
     return HY_OK;
+}
+
+bool read_queue_uring(const read_queue *q)
+{
+    return q->uring;
 }
 
 void read_queue_close(read_queue *q)

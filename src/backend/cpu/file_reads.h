@@ -35,9 +35,11 @@ typedef struct read_queue read_queue;
 /* Whether io_uring can be used: built in and permitted. */
 bool read_queue_uring_works(void);
 
-/* `depth` buffers, each for pieces of up to room[] bytes. `uring` as above, else preads. */
+/* `depth` buffers, each for pieces of up to room[] bytes. Without `uring`, or where the kernel gives no more rings, a read
+ * is a pread. */
 hy_status read_queue_open(const read_files *files, bool uring, int depth, const size_t room[READ_PIECES], read_queue **out,
                           hy_error *err);
+bool read_queue_uring(const read_queue *queue); /* what it came to */
 void read_queue_close(read_queue *queue); /* with nothing under way */
 size_t read_queue_bytes(int depth, const size_t room[READ_PIECES]); /* that the buffers of a queue take */
 
