@@ -1,6 +1,7 @@
 /*
  * What a system text asks of the form of an answer, put together with questions that the model can answer. What is
- * marked is in form_mark.c; a turn's expectations are an object: "form", "word", "count", "list", "brief", "fields".
+ * marked is in form_mark.c; a turn's expectations are an object: "form", "word", "count", "list", "brief", "key",
+ * "fields".
  */
 #include "tasks/form.h"
 
@@ -307,7 +308,7 @@ static void any_turn(exchange *e, const form *f, draw *d)
     json_object_set_new(e->expect, "form", json_integer(f->kind));
     if (f->kind == FORM_START || f->kind == FORM_END) json_object_set_new(e->expect, "word", task_string(f->word));
     if (f->kind == FORM_AT_MOST) json_object_set_new(e->expect, "count", json_integer(f->count));
-    if (f->kind == FORM_JSON) json_object_set(e->expect, "keys", f->keys);
+    if (f->kind == FORM_JSON) json_object_set(e->expect, "key", json_array_get(f->keys, 0));
 }
 
 static void exchange_free(exchange *e)

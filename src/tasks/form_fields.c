@@ -44,7 +44,7 @@ json_t *form_fields_draw(int *which, draw *d)
 {
     *which = (int)draw_between(d, 0, sizeof sentences / sizeof *sentences - 1);
     const struct sentence *s = &sentences[*which];
-    int order[5], count = 0;
+    int order[5] = {0}, count = 0;
     while (count < 5 && s->fields[count] >= 0) order[count] = s->fields[count], count++;
     for (int i = 0; i < count; i++) {
         int k = (int)draw_between(d, i, count - 1), t = order[i];

@@ -162,6 +162,13 @@ static bool one_key(span s, const char *key, const char *brief, bool *valid)
     return right;
 }
 
+/* "" where there is none: of a form that needs none. */
+static const char *text_in(const json_t *expect, const char *field)
+{
+    const char *s = json_string_value(json_object_get(expect, field));
+    return s ? s : "";
+}
+
 /* ---- All ------------------------------------------------------------------------------------------------------ */
 
 static bool starts_with(span s, const char *word)
@@ -194,12 +201,11 @@ static bool in_number_words(span s, const char *brief)
 bool form_mark(const task *t, size_t turn, const char *reasoning, const char *content, bool *valid)
 {
     const json_t *expect = t->turns[turn].expect;
-    const char *brief = json_string_value(json_object_get(expect, "brief")),
-               *word = json_string_value(json_object_get(expect, "word"));
+    const char *brief = text_in(expect, "brief"), *word = text_in(expect, "word");
     size_t list = (size_t)json_integer_value(json_object_get(expect, "list"));
     int count = (int)json_integer_value(json_object_get(expect, "count"));
     span s = trimmed(content, strlen(content));
-    bool says = brief && has_word(content, brief);
+    bool says = *brief && has_word(content, brief);
     (void)reasoning;
     switch ((form_kind)json_integer_value(json_object_get(expect, "form"))) {
     case FORM_ONE_WORD:
@@ -210,8 +216,7 @@ bool form_mark(const task *t, size_t turn, const char *reasoning, const char *co
     case FORM_LOWER: *valid = s.length && !has_any(s, isupper); return *valid && says;
     case FORM_WORDS: return words_of_list(s, list, count, valid);
     case FORM_AT_MOST: *valid = s.length && count_words(s) <= count; return *valid && says;
-    case FORM_JSON:
-        return one_key(s, json_string_value(json_array_get(json_object_get(expect, "keys"), 0)), brief, valid);
+    case FORM_JSON: return one_key(s, text_in(expect, "key"), brief, valid);
     case FORM_FIELDS: return fields(s, json_object_get(expect, "fields"), valid);
     case FORM_NUMBERED: return lines(s, list, count, true, valid);
     case FORM_BULLETS: return lines(s, list, count, false, valid);

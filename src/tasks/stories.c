@@ -141,7 +141,7 @@ void story_make(draw *d, task_split split, int steps, buffer *question, buffer *
                 int64_t *result)
 {
     slots v;
-    int64_t n[128];
+    int64_t n[128] = {0};
     const story *s;
     do {
         do s = &stories[draw_between(d, 0, (int64_t)story_count - 1)];

@@ -224,9 +224,22 @@ static hy_status write_length(writer *w, int index)
 
 /* ---- Plans ---------------------------------------------------------------------------------------------------- */
 
-/* Long rows are for what needs them. */
-static const double short_mix[TASK_SETS] = {.27, .14, .11, .20, .16, .12};
-static const double long_mix[TASK_SETS] = {.05, .02, .66, .15, .06, .06};
+/* By task_set: short rows have little room beside the description of tools, long ones are for what needs them. */
+static const struct mix {
+    int longest;
+    double shares[TASK_SETS];
+} mixes[] = {
+    {640, {.32, .17, .06, .11, .20, .14}},
+    {2048, {.21, .11, .16, .28, .13, .11}},
+    {INT_MAX, {.05, .02, .66, .15, .06, .06}},
+};
+
+static const double *mix_for(int length)
+{
+    size_t i = 0;
+    while (length > mixes[i].longest) i++;
+    return mixes[i].shares;
+}
 
 static hy_status plan(const write_set_options *o, write_set_report *report, hy_error *err)
 {
@@ -249,7 +262,7 @@ static hy_status plan(const write_set_options *o, write_set_report *report, hy_e
         shares += o->lengths[i].share;
     }
     for (int i = 0; i < o->length_count; i++) {
-        const double *mix = given > 0 ? o->mix : o->lengths[i].length > 2048 ? long_mix : short_mix;
+        const double *mix = given > 0 ? o->mix : mix_for(o->lengths[i].length);
         double sum = 0;
         for (int set = 0; set < TASK_SETS; set++) sum += task_set_present((task_set)set) ? mix[set] : 0;
         for (int set = 0; set < TASK_SETS; set++)
