@@ -336,11 +336,15 @@ static void multiply_chunk_pairs(const cpu_products *p, const cpu_scratch *work,
     for (int64_t at = begin; at < end; at += K_CHUNK) {
         int64_t stop = end - at < K_CHUNK ? end : at + K_CHUNK, left = group->w->cols - stop;
         int k = (int)(stop - at), lines = lines_of(format, left < K_CHUNK ? left : K_CHUNK);
-        for (int r = 0; r < rows; r++) p->pair_row(x[r] + at, k, inputs + r * (K_CHUNK / 2));
+        const float *ahead[TILE_ROWS];
+        for (int r = 0; r < rows; r++) {
+            p->pair_row(x[r] + at, k, inputs + r * (K_CHUNK / 2));
+            ahead[r] = x[r] + stop;
+        }
         for (int g = 0; g < groups; g++) {
             const uint32_t *w = expand_pairs(p, &group[g], at, stop, work);
             p->multiply_pairs(inputs, rows, w, (k + 1) / 2, group_data(&group[g]) + lines_of(format, stop) * LINE,
-                              lines, sums + g * rows * GROUP);
+                              lines, g == 0 && left > 0 ? ahead : NULL, sums + g * rows * GROUP);
         }
     }
 }

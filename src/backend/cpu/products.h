@@ -76,10 +76,10 @@ typedef struct cpu_products {
     cpu_pairs pairs_mxfp8, pairs_nvfp4; /* NULL: expand, and pair_weights */
     void (*pair_weights)(const float *w, int k, uint32_t *out /* [ceil(k / 2)][32] */);
     cpu_few_pairs few_pairs_bf16, few_pairs_mxfp8, few_pairs_nvfp4; /* NULL: pairs for more than a few rows alone */
-    /* sums [rows][32] += pairs [pairs][32] times x[r] [pairs], rows K_CHUNK / 2 apart. Meanwhile `lines` lines from
-     * `next` on, which will be wanted soon, may be asked for. */
+    /* sums [rows][32] += pairs [pairs][32] times x[r] [pairs], rows K_CHUNK / 2 apart. Meanwhile what will be wanted soon
+     * may be asked for: `lines` lines from `next` on and, unless it is NULL, K_CHUNK values from ahead[r] on. */
     void (*multiply_pairs)(const uint32_t *x, int rows, const uint32_t *w, int pairs, const uint8_t *next, int lines,
-                           float *sums);
+                           const float *const *ahead, float *sums);
 
     /* sums [rows][32] += nvfp4 columns of blocks [begin, end) of 16, begin a multiple of 4, times x[r][begin ..].
      * scratch [K_CHUNK][32]. */

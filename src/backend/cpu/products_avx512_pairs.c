@@ -385,13 +385,19 @@ FEW_OF(nvfp4)
 
 /* ---- Many rows --------------------------------------------------------------------------------------------------- */
 
-/* R rows; lines [0, lines) from `next` on are asked for meanwhile. */
+/*
+ * R rows. Meanwhile lines are asked for with each pair: the first `lines` from `next` on and, where `ahead` is there,
+ * the rows' next columns: those lie far apart in a matrix larger than the second-level cache, and no processor guesses
+ * them.
+ */
 INLINE void tile(const int R, const uint32_t *x, const uint32_t *w, int pairs, const uint8_t *next, int lines,
-                 float *sums)
+                 const float *const *ahead, float *sums)
 {
+    enum { ROW_LINES = K_CHUNK * 4 / LINE };
     __m512 sum[8][2];
     load_sums(R, sums, sum);
     for (int i = 0; i < pairs; i++, w += GROUP) {
+        if (ahead) ask((const uint8_t *)ahead[i / ROW_LINES % R], i % ROW_LINES * LINE);
         ask(next, 0);
         next += i < lines ? LINE : 0;
         use_pair(R, x + i, K_CHUNK / 2, _mm512_load_si512(w), _mm512_load_si512(w + LANES), sum);
@@ -400,15 +406,15 @@ INLINE void tile(const int R, const uint32_t *x, const uint32_t *w, int pairs, c
 }
 
 TARGET void cpu_pairs_avx512_multiply(const uint32_t *x, int rows, const uint32_t *w, int pairs, const uint8_t *next,
-                                      int lines, float *sums)
+                                      int lines, const float *const *ahead, float *sums)
 {
-    int share = (lines + (rows + 7) / 8 - 1) / ((rows + 7) / 8);
-    int r = 0;
+    int tiles = (rows + 7) / 8, share = (lines + tiles - 1) / tiles, r = 0;
     for (; rows - r >= 8; r += 8, next += share * LINE)
-        tile(8, x + r * (K_CHUNK / 2), w, pairs, next, share, sums + r * GROUP);
-    for (; rows - r >= 4; r += 4) tile(4, x + r * (K_CHUNK / 2), w, pairs, next, share, sums + r * GROUP);
-    for (; rows - r >= 2; r += 2) tile(2, x + r * (K_CHUNK / 2), w, pairs, next, 0, sums + r * GROUP);
-    for (; r < rows; r++) tile(1, x + r * (K_CHUNK / 2), w, pairs, next, 0, sums + r * GROUP);
+        tile(8, x + r * (K_CHUNK / 2), w, pairs, next, share, ahead ? ahead + r : NULL, sums + r * GROUP);
+    for (; rows - r >= 4; r += 4)
+        tile(4, x + r * (K_CHUNK / 2), w, pairs, next, share, ahead ? ahead + r : NULL, sums + r * GROUP);
+    for (; rows - r >= 2; r += 2) tile(2, x + r * (K_CHUNK / 2), w, pairs, next, 0, NULL, sums + r * GROUP);
+    for (; r < rows; r++) tile(1, x + r * (K_CHUNK / 2), w, pairs, next, 0, NULL, sums + r * GROUP);
 }
 #else
 typedef int cpu_products_avx512_pairs_absent;

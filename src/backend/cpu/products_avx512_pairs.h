@@ -14,6 +14,6 @@ void cpu_pairs_avx512_few_mxfp8(const uint32_t *x, int64_t stride, int rows, con
 void cpu_pairs_avx512_few_nvfp4(const uint32_t *x, int64_t stride, int rows, const uint8_t *group, int64_t begin,
                                 int64_t end, float *sums);
 void cpu_pairs_avx512_multiply(const uint32_t *x, int rows, const uint32_t *w, int pairs, const uint8_t *next,
-                               int lines, float *sums);
+                               int lines, const float *const *ahead, float *sums);
 
 #endif

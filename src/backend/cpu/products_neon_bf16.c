@@ -63,9 +63,9 @@ INLINE void pair_tile(const int R, const int C, const uint32_t *x, const uint32_
 }
 
 static void multiply_pairs(const uint32_t *x, int rows, const uint32_t *w, int pairs, const uint8_t *next, int lines,
-                           float *sums)
+                           const float *const *ahead, float *sums)
 {
-    (void)next, (void)lines;
+    (void)next, (void)lines, (void)ahead;
     for (int c = 0; c < GROUP; c += 16) {
         int r = 0;
         for (; r + 6 <= rows; r += 6) pair_tile(6, 4, x + r * (K_CHUNK / 2), w + c, pairs, sums + r * GROUP + c);
