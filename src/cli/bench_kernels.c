@@ -142,7 +142,7 @@ static hy_status time_linears(kernel_bench *b, network *n, hy_error *err)
 static hy_status run_linears(kernel_bench *b, hy_error *err)
 {
     network n = {0};
-    ops_model shape = bench_synthetic_shape(&b->geometry.config);
+    ops_model shape = model_shape(&b->geometry.config);
     shape.experts = shape.experts_per_token, shape.shared_width = 0;
     if (shape.vocab > VOCAB) shape.vocab = VOCAB;
     hy_status status = check_memory(b, bench_synthetic_bytes(&shape, 1, 2), 0, err);
@@ -164,7 +164,7 @@ static hy_status run_linears(kernel_bench *b, hy_error *err)
 
 static ops_model narrow_shape(const kernel_bench *b)
 {
-    ops_model shape = bench_synthetic_shape(&b->geometry.config);
+    ops_model shape = model_shape(&b->geometry.config);
     shape.shared_width = 0, shape.expert_width = shape.dense_width = NARROW;
     if (shape.vocab > NARROW) shape.vocab = NARROW;
     return shape;

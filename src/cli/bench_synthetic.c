@@ -9,33 +9,6 @@
 #include "cli/bench_rows.h"
 #include "number/bf16.h"
 
-ops_model bench_synthetic_shape(const config *c)
-{
-    return (ops_model){
-        .hidden = c->hidden,
-        .vocab = c->vocab,
-        .max_positions = c->max_positions,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .rotary_dim = c->rotary_dim,
-        .rope_theta = c->rope_theta,
-        .norm_eps = c->norm_eps,
-        .experts = c->experts,
-        .experts_per_token = c->experts_per_token,
-        .expert_width = c->expert_width,
-        .shared_width = c->shared_expert ? c->shared_width : 0,
-        .dense_width = c->dense_width,
-        .routed_scaling = c->routed_scaling,
-        .swiglu_alpha = c->swiglu_alpha,
-        .swiglu_limit = c->swiglu_limit,
-        .index_heads = c->index_heads,
-        .index_dim = c->index_dim,
-        .index_top = c->index_top,
-        .index_local = c->index_local,
-    };
-}
-
 /* ---- Weights ------------------------------------------------------------------------------------------------------
  */
 

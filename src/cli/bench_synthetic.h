@@ -6,7 +6,6 @@
 #define HAYATE_CLI_BENCH_SYNTHETIC_H
 
 #include "backend/ops.h"
-#include "checkpoint/config.h"
 
 typedef struct bench_synthetic {
     ops_model model;
@@ -15,9 +14,6 @@ typedef struct bench_synthetic {
     uint64_t state; /* of the random numbers */
     bool failed;    /* an allocation did; what follows it does nothing */
 } bench_synthetic;
-
-/* The dims of a config, without layers or weights. */
-ops_model bench_synthetic_shape(const config *c);
 
 /* Bytes that the weights of bench_synthetic_open take. */
 uint64_t bench_synthetic_bytes(const ops_model *shape, int dense_layers, int moe_layers);

@@ -22,6 +22,7 @@ typedef struct model_generation {
 const checkpoint *model_checkpoint(const hy_model *model);
 const config *model_config(const hy_model *model);
 const ops_model *model_ops_model(const hy_model *model);
+ops_model model_shape(const config *c); /* the sizes of a config, with neither layers nor weights */
 const hy_ops *model_ops(const hy_model *model);
 ops_backend *model_backend(const hy_model *model);
 threads *model_pool(const hy_model *model); /* the backend's; free between its steps */

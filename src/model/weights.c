@@ -113,7 +113,7 @@ static void drop_pages(const checkpoint *files)
     }
 }
 
-static ops_model shape_of(const config *c)
+ops_model model_shape(const config *c)
 {
     return (ops_model){
         .layers = c->layers,
@@ -171,7 +171,7 @@ hy_status model_weights_open(const checkpoint *files, bool stream, hy_progress_f
                              model_weights *out, hy_error *err)
 {
     const config *cfg = checkpoint_config(files);
-    model_weights w = {.shape = shape_of(cfg)};
+    model_weights w = {.shape = model_shape(cfg)};
     collector c = {.files = files, .stream = stream, .out = &w, .err = err};
     c.progress = (progress){.fn = on_progress, .user = user, .what = "checking weights", .unit = "tensors"};
     c.status = make_layers(cfg, &w, &c.progress.total, err);
@@ -275,7 +275,7 @@ static bool take_shape(void *user, const layout_entry *e)
 hy_status model_weights_shape(const config *c, layout_scheme scheme, model_weights *out, hy_error *err)
 {
     uint64_t tensors;
-    model_weights w = {.shape = shape_of(c)};
+    model_weights w = {.shape = model_shape(c)};
     hy_status status = make_layers(c, &w, &tensors, err);
     if (status != HY_OK) {
         model_weights_close(&w);
