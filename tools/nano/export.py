@@ -1,29 +1,39 @@
 #!/usr/bin/env python3
-"""Writes a trained model in the layout of the published MiniMax-M3.1 checkpoint, and reads it back.
-
-    python3 export.py STATE.pt DIR      the first is what train.py saves beside the model with --keep-state
+"""Writes trained models in the layout of the published MiniMax-M3.1 checkpoint, and reads them back.
 
 config.json in the published spelling, linears as MXFP8 with `weight_scale_inv`, routed experts as NVFP4 pack-quantised,
-router weight and bias in fp32, embedding, head and norms in bf16.
+router weight and bias in fp32, embedding, head and norms in bf16. The drafter goes to dspark/ beside them.
+
+    python3 nano.py export --out STATES --model DIR [--from-stage sparse|plain|drafter]
 """
 import json
 import os
 import shutil
-import sys
 
 import torch
 from safetensors.torch import load_file, save_file
 
+import draft
 import m3
 import quant
+import template as t
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+TOKENIZER = os.path.join(HERE, "tokenizer")
+EOS = t.EOS
+LIMIT = 25_000_000              # bytes of a folder with its drafter
+
+
+def tokens(folder):
+    """Added token -> id"""
+    with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as f:
+        return {a["content"]: a["id"] for a in json.load(f)["added_tokens"]}
 
 
 def config(s, token):
     """config.json; token maps the added tokens to ids."""
-    import template as t
-    sparse, moe = [1] * s.layers, [0] * s.dense_layers + [1] * (s.layers - s.dense_layers)
+    sparse = [0] * s.dense_attention + [1] * (s.layers - s.dense_attention)
+    moe = [0] * s.dense_layers + [1] * (s.layers - s.dense_layers)
     bos, eos = token[t.BOD], token[t.EOS]
     text = dict(
         architectures=["MiniMaxM3SparseForCausalLM"], vocab_size=s.vocab, hidden_size=s.hidden,
@@ -68,12 +78,12 @@ def names(model):
         yield "bf16", pre + "post_attention_layernorm.weight", layer.post_attention_layernorm.weight
         for n in ("q_proj", "k_proj", "v_proj", "o_proj"):
             yield "mxfp8", f"{pre}self_attn.{n}.weight", getattr(a, n).weight
-        yield "mxfp8", pre + "self_attn.index_q_proj.weight", a.index_q_proj
-        yield "mxfp8", pre + "self_attn.index_k_proj.weight", a.index_k_proj
         yield "bf16", pre + "self_attn.q_norm.weight", a.q_norm.weight
         yield "bf16", pre + "self_attn.k_norm.weight", a.k_norm.weight
-        yield "bf16", pre + "self_attn.index_q_norm.weight", a.index_q_norm
-        yield "bf16", pre + "self_attn.index_k_norm.weight", a.index_k_norm
+        if a.index:
+            for n in ("q", "k"):
+                yield "mxfp8", f"{pre}self_attn.index_{n}_proj.weight", getattr(a.index, n + "_proj").weight
+                yield "bf16", f"{pre}self_attn.index_{n}_norm.weight", getattr(a.index, n + "_norm").weight
         feed = pre + ("block_sparse_moe.shared_experts." if layer.moe else "mlp.")
         for n in ("gate_proj", "up_proj", "down_proj"):
             yield "mxfp8", f"{feed}{n}.weight", getattr(f.shared if layer.moe else f, n).weight
@@ -86,11 +96,11 @@ def names(model):
                     yield "nvfp4", f"{pre}block_sparse_moe.experts.{e}.{n}.", (getattr(f, n)[e], amax[e].reshape(()))
 
 
-@torch.no_grad()
-def export(model, out, tokenizer=os.path.join(HERE, "tokenizer")):
-    os.makedirs(out, exist_ok=True)
+def write(kinds, folder):
+    """Tensors by kind and published name into folder/model.safetensors."""
+    os.makedirs(folder, exist_ok=True)
     tensors = {}
-    for kind, name, w in names(model):
+    for kind, name, w in kinds:
         if kind == "bf16":
             tensors[name] = w.bfloat16()
         elif kind == "fp32":
@@ -100,25 +110,105 @@ def export(model, out, tokenizer=os.path.join(HERE, "tokenizer")):
         else:
             packed, scale, whole = quant.nvfp4_pack(*w)
             tensors |= {name + "weight_packed": packed, name + "weight_scale": scale,
-                        name + "weight_global_scale": whole,
-                        name + "input_global_scale": torch.ones(1)}
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()},
-              os.path.join(out, "model.safetensors"),
-              metadata={"format": "pt"})
-    os.chmod(os.path.join(out, "model.safetensors"), 0o644)
-    with open(os.path.join(tokenizer, "tokenizer.json"), encoding="utf-8") as f:
-        token = {a["content"]: a["id"] for a in json.load(f)["added_tokens"]}
-    import template as t
+                        name + "weight_global_scale": whole, name + "input_global_scale": torch.ones(1)}
+    path = os.path.join(folder, "model.safetensors")
+    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+    os.chmod(path, 0o644)
+
+
+def write_json(path, content):
+    with open(path, "w") as f:
+        json.dump(content, f, indent=2)
+        f.write("\n")
+
+
+@torch.no_grad()
+def export(model, out, tokenizer=TOKENIZER):
+    write(names(model), out)
+    token = tokens(tokenizer)
     generation = dict(bos_token_id=token[t.BOS], eos_token_id=[token[t.EOS]], pad_token_id=token[t.PAD], do_sample=True,
                       temperature=1.0, top_p=0.95)
-    for name, content in (("config.json", config(model.s, token)), ("generation_config.json", generation)):
-        with open(os.path.join(out, name), "w") as f:
-            json.dump(content, f, indent=2)
-            f.write("\n")
+    write_json(os.path.join(out, "config.json"), config(model.s, token))
+    write_json(os.path.join(out, "generation_config.json"), generation)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(os.path.join(tokenizer, name), os.path.join(out, name))
-    return sum(os.path.getsize(os.path.join(out, n)) for n in os.listdir(out))
+    return size(out)
 
+
+def size(folder):
+    return sum(os.path.getsize(os.path.join(at, n)) for at, _, files in os.walk(folder) for n in files)
+
+
+# ---- The drafter ----
+
+DRAFT = "language_model.model.dspark."
+
+
+def draft_config(s):
+    text = dict(
+        architectures=["DSparkMiniMaxDraftModel"], vocab_size=s.vocab, hidden_size=s.hidden, num_hidden_layers=s.layers,
+        num_attention_heads=s.heads, num_key_value_heads=s.kv_heads, head_dim=s.head_dim, dense_intermediate_size=s.width,
+        rms_norm_eps=s.eps, rotary_dim=s.rotary, partial_rotary_factor=s.rotary / s.head_dim, rope_theta=int(s.theta),
+        hidden_act="swigluoai", swiglu_alpha=s.alpha, swiglu_limit=s.limit, use_gemma_norm=True, use_qk_norm=True,
+        qk_norm_type="per_head", moe_layer_freq=[0] * s.layers, sparse_attention_config=None,
+        layer_types=["sliding_attention"] * s.layers, sliding_window=s.window, dtype="bfloat16",
+        dspark_ffn_hidden_size=s.width, dspark_block_size=s.block, dspark_noise_token_id=s.noise,
+        dspark_target_layer_ids=list(s.taps), dspark_markov_rank=s.rank, dspark_markov_head_type="vanilla",
+        dspark_use_dense_ffn=True, dspark_hybrid_context_fusion=False, enable_confidence_head=True,
+        confidence_head_with_markov=True)
+    return dict(architectures=["DSparkMiniMaxDraftModel"], text_config=text, torch_dtype="bfloat16",
+                dspark_config=dict(hybrid_context_fusion=False),
+                quantization_config=dict(quant_method="mxfp8", activation_scheme="dynamic", weight_block_size=[1, 32]))
+
+
+def draft_names(d):
+    """As names(), for the drafter."""
+    yield "bf16", DRAFT + "fc.weight", d.fc
+    yield "bf16", DRAFT + "hidden_norm.weight", d.hidden_norm.weight
+    yield "bf16", DRAFT + "final_norm.weight", d.final_norm.weight
+    yield "bf16", DRAFT + "markov_head.markov_w1.weight", d.markov_w1
+    yield "bf16", DRAFT + "markov_head.markov_w2.weight", d.markov_w2
+    yield "bf16", DRAFT + "confidence_head.proj.weight", d.confidence
+    yield "bf16", DRAFT + "confidence_head.proj.bias", d.confidence_bias
+    for i, layer in enumerate(d.layers):
+        pre = f"{DRAFT}layers.{i}.decoder_layer."
+        yield "bf16", pre + "input_layernorm.weight", layer.input_layernorm.weight
+        yield "bf16", pre + "post_attention_layernorm.weight", layer.post_attention_layernorm.weight
+        for n in ("q_norm", "k_norm"):
+            yield "bf16", f"{pre}self_attn.{n}.weight", getattr(layer, n).weight
+        for n in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            yield "mxfp8", f"{pre}self_attn.{n}.weight", getattr(layer, n).weight
+        for n in ("gate_proj", "up_proj", "down_proj"):
+            yield "mxfp8", f"{pre}mlp.{n}.weight", getattr(layer.feed, n).weight
+
+
+@torch.no_grad()
+def export_draft(d, out):
+    """Into out/dspark, out being the target's folder."""
+    folder = os.path.join(out, "dspark")
+    write(draft_names(d), folder)
+    write_json(os.path.join(folder, "config.json"), draft_config(d.s))
+    return size(folder)
+
+
+@torch.no_grad()
+def load_draft(folder):
+    """The drafter of a target's folder with its decoded weights."""
+    with open(os.path.join(folder, "dspark", "config.json")) as f:
+        c = json.load(f)["text_config"]
+    s = draft.Shape(
+        vocab=c["vocab_size"], hidden=c["hidden_size"], layers=c["num_hidden_layers"], heads=c["num_attention_heads"],
+        kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], rotary=c["rotary_dim"], theta=float(c["rope_theta"]),
+        width=c["dspark_ffn_hidden_size"], alpha=c["swiglu_alpha"], limit=c["swiglu_limit"], eps=c["rms_norm_eps"],
+        window=c["sliding_window"], block=c["dspark_block_size"], rank=c["dspark_markov_rank"],
+        taps=tuple(c["dspark_target_layer_ids"]), noise=c["dspark_noise_token_id"])
+    d, w = draft.Drafter(s), decoded(os.path.join(folder, "dspark"))
+    for _, name, target in draft_names(d):
+        target.copy_(w[name])
+    return d
+
+
+# ---- Reading ----
 
 def shape(folder):
     """The Shape that a folder's config.json describes."""
@@ -133,7 +223,9 @@ def shape(folder):
                     expert_width=c["intermediate_size"],
         shared_width=c["shared_intermediate_size"], dense_width=c["dense_intermediate_size"],
                     routed_scale=c["routed_scaling_factor"],
-        alpha=c["swiglu_alpha"], limit=c["swiglu_limit"], eps=c["rms_norm_eps"], positions=c["max_position_embeddings"])
+        alpha=c["swiglu_alpha"], limit=c["swiglu_limit"], eps=c["rms_norm_eps"], positions=c["max_position_embeddings"],
+        dense_attention=c["sparse_attention_config"]["sparse_attention_freq"].count(0),
+        block=c["sparse_attention_config"]["sparse_block_size"], blocks=c["sparse_attention_config"]["sparse_topk_blocks"])
 
 
 def decoded(folder):
@@ -163,8 +255,17 @@ def load(folder):
     return model
 
 
-if __name__ == "__main__":
-    state = torch.load(sys.argv[1], map_location="cpu", weights_only=True)
-    net = m3.M3(m3.Shape(**state["shape"]))
-    net.load_state_dict(state["model"])
-    print(export(net, sys.argv[2]), "bytes")
+def main(a):
+    """Packs what --from-stage left into --model; the stage `drafter` goes beside a target that is there."""
+    state = torch.load(os.path.join(a.out, a.from_stage + ".pt"), map_location="cpu", weights_only=True)
+    if a.from_stage == "drafter":
+        model = draft.Drafter(draft.Shape(**state["shape"]))
+        model.load_state_dict(state["model"])
+        export_draft(model, a.model)
+    else:
+        model = m3.M3(m3.Shape(**state["shape"]))
+        model.load_state_dict(state["model"])
+        export(model, a.model)
+    total = size(a.model)
+    print(f"{a.model}: {total} bytes" + ("" if state["done"] else ", of a stage that was not finished"))
+    assert total <= LIMIT, f"more than {LIMIT} bytes"

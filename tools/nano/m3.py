@@ -1,12 +1,13 @@
 """A small MiniMax-M3.1 in PyTorch: the network as published, in small numbers.
 
-All layers are sparse in the published sense: they carry an indexer that picks 16 blocks of 128 tokens. Up to 2,048
-tokens these are all blocks, so here, where texts are shorter, attention is dense and causal and the indexer's weights
-are carried along untrained.
+The first layers have dense attention, the others are sparse: an index branch scores blocks of 128 tokens and every group
+of query heads attends to 16 of them (sparse.py). Up to 2,048 tokens these are all blocks and attention is plainly causal.
 
-`quantised` turns on what the served model will do. 1: NVFP4 activations of the routed experts, NVFP4 keys and values.
-2: also the rounding of weights, MXFP8 linears and NVFP4 experts; for weights that a file has rounded already, use 1.
-Gradients pass straight through every rounding.
+`quantised` says what is rounded as in the served model (quant.CACHE, EXPERTS, WEIGHTS): NVFP4 keys, values and index keys,
+NVFP4 inputs of the routed experts, weights as MXFP8 and NVFP4. Gradients pass straight through every rounding.
+
+A layer has three parts: `before` and `after` work on rows, whatever texts these belong to, and are compiled once for all
+row lengths; between them stands attention, which knows the texts.
 """
 import dataclasses
 
@@ -15,6 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import quant
+import sparse
 
 
 @dataclasses.dataclass
@@ -37,7 +39,8 @@ class Shape:
     alpha: float = 1.702
     limit: float = 7.0
     eps: float = 1e-6
-    positions: int = 16384
+    dense_attention: int = 1        # the first layers, which have no index branch
+    positions: int = 32768
     block: int = 128
     blocks: int = 16
 
@@ -62,7 +65,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.randn(n_out, n_in) * (gain / n_in ** 0.5))
 
     def forward(self, x, quantised):
-        w = quant.through(self.weight, quant.mxfp8(self.weight)) if quantised == 2 else self.weight
+        w = quant.through(self.weight, quant.mxfp8(self.weight)) if quantised & quant.WEIGHTS else self.weight
         return F.linear(x, w)
 
 
@@ -116,17 +119,17 @@ class Experts(nn.Module):
         s = self.s
         weights, mask = self.route(h)
         w1, w3, w2, x, undo = self.w1, self.w3, self.w2, h, None
-        if quantised == 2:
+        if quantised & quant.WEIGHTS:
             a13, a2 = self.amax()
             w1, w3, w2 = (quant.through(w, quant.nvfp4(w, a)) for w, a in ((w1, a13), (w3, a13), (w2, a2)))
-        if quantised:
+        if quantised & quant.EXPERTS:
             q, undo = quant.nvfp4_rows(h)
             x = quant.through(h / undo, q)
         gate, up = F.linear(x, w1.flatten(0, 1)).float(), F.linear(x, w3.flatten(0, 1)).float()       # [N, E * I]
         if undo is not None:
             gate, up = gate * undo.detach(), up * undo.detach()
         z = swiglu(s, gate, up)
-        if quantised:
+        if quantised & quant.EXPERTS:
             z = quant.through(z, quant.nvfp4_inner(z))
         z = (z.unflatten(-1, (s.experts, -1)) * weights.unsqueeze(-1)).flatten(-2)
         routed = F.linear(z, w2.transpose(0, 1).flatten(1, 2))                                        # [H, E * I]
@@ -147,85 +150,77 @@ def rotary_table(s, positions):
     return angle.cos()[:, None], angle.sin()[:, None]
 
 
+class Index(nn.Module):
+    """The branch that scores blocks: one query for each group of heads, one key that all share. The trunk gets no
+    gradient from it."""
+
+    def __init__(self, s):
+        super().__init__()
+        self.s = s
+        self.q_proj, self.k_proj = Linear(s.hidden, s.kv_heads * s.head_dim), Linear(s.hidden, s.head_dim)
+        self.q_norm, self.k_norm = Norm(s.head_dim, s.eps), Norm(s.head_dim, s.eps)
+
+    def forward(self, h, cos, sin, quantised):
+        """-> queries [N, groups, d], keys [N, d]"""
+        h = h.detach()
+        q = self.q_proj(h, quantised)
+        kind = q.dtype
+        q = rotate(self.q_norm(q.unflatten(-1, (self.s.kv_heads, -1))), cos, sin)
+        k = rotate(self.k_norm(self.k_proj(h, quantised).unflatten(-1, (1, -1))), cos, sin)
+        if quantised & quant.CACHE:
+            k = quant.through(k, quant.nvfp4_cache(k))
+        return q.to(kind), k.to(kind).squeeze(1)
+
+
 class Attention(nn.Module):
-    def __init__(self, s, gain):
+    def __init__(self, s, sparse_attention, gain):
         super().__init__()
         self.s = s
         d = s.head_dim
         self.q_proj, self.k_proj = Linear(s.hidden, s.heads * d), Linear(s.hidden, s.kv_heads * d)
         self.v_proj, self.o_proj = Linear(s.hidden, s.kv_heads * d), Linear(s.heads * d, s.hidden, gain)
         self.q_norm, self.k_norm = Norm(d, s.eps), Norm(d, s.eps)
-        self.register_buffer("index_q_proj", torch.randn(s.kv_heads * d, s.hidden) * s.hidden ** -0.5)
-        self.register_buffer("index_k_proj", torch.randn(d, s.hidden) * s.hidden ** -0.5)
-        self.register_buffer("index_q_norm", torch.zeros(d))
-        self.register_buffer("index_k_norm", torch.zeros(d))
+        self.index = Index(s) if sparse_attention else None
 
-    def forward(self, h, cos, sin, layout, quantised, cache=None):
-        """h [N, H]: the rows of all texts one after the other; layout [(texts, length), ...] says where they end."""
+    def project(self, h, cos, sin, quantised):
+        """h [N, H] -> q [N, heads, d], k and v [N, kv_heads, d]"""
         s, d = self.s, self.s.head_dim
         q = self.q_proj(h, quantised)
         kind = q.dtype                                      # bf16 under autocast
         q = rotate(self.q_norm(q.unflatten(-1, (s.heads, d))), cos, sin)
         k = rotate(self.k_norm(self.k_proj(h, quantised).unflatten(-1, (s.kv_heads, d))), cos, sin)
         v = self.v_proj(h, quantised).unflatten(-1, (s.kv_heads, d)).float()
-        if quantised:
+        if quantised & quant.CACHE:
             k, v = quant.through(k, quant.nvfp4_cache(k)), quant.through(v, quant.nvfp4_cache(v))
-        group = s.heads // s.kv_heads
-        q, k, v = q.to(kind), k.to(kind), v.to(kind)
-        if cache is not None:
-            return self.o_proj(cache.attend(self, q, k, v), quantised)
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        out, at = [], 0
-        for texts, length in layout:
-            part = [x[at:at + texts * length].unflatten(0, (texts, length)).transpose(1, 2) for x in (q, k, v)]
-            out.append(F.scaled_dot_product_attention(*part, is_causal=True).transpose(1, 2).flatten(0, 1))
-            at += texts * length
-        return self.o_proj(torch.cat(out).flatten(-2), quantised)
-
-
-class Cache:
-    """Keys and values of a batch of texts that grow at their own lengths; for evaluation."""
-
-    def __init__(self, s, texts, length, device):
-        self.s, self.length, self.rows = s, length, {}
-        self.make = lambda: torch.zeros(texts, length, s.kv_heads, s.head_dim, device=device)
-        self.positions = None                               # [texts, new]: where the new rows of the running call stand
-
-    def attend(self, layer, q, k, v):
-        """q, k, v [texts * new, heads, d] -> [texts * new, heads * d]."""
-        if layer not in self.rows:
-            self.rows[layer] = self.make(), self.make()
-        keys, values = self.rows[layer]
-        texts, new = self.positions.shape
-        at = torch.arange(texts, device=q.device)[:, None]
-        keys[at, self.positions] = k.unflatten(0, (texts, new))
-        values[at, self.positions] = v.unflatten(0, (texts, new))
-        reach = int(self.positions.max()) + 1
-        seen = torch.arange(reach, device=q.device) <= self.positions[:, :, None]         # [texts, new, reach]
-        # heads of a group become more query rows
-        group = self.s.heads // self.s.kv_heads
-        q = q.view(texts, new, self.s.kv_heads, group, -1).permute(0, 2, 1, 3, 4).flatten(2, 3)
-        out = F.scaled_dot_product_attention(q, keys[:, :reach].transpose(1, 2), values[:, :reach].transpose(1, 2),
-                                             attn_mask=seen.repeat_interleave(group, 1)[:, None])
-        return out.unflatten(2, (new, group)).permute(0, 2, 1, 3, 4).flatten(0, 1).flatten(1)
+        return q.to(kind), k.to(kind), v.to(kind)
 
 
 class Layer(nn.Module):
-    def __init__(self, s, moe):
+    def __init__(self, s, moe, sparse_attention):
         super().__init__()
         gain = (2 * s.layers) ** -0.5
-        self.moe = moe
+        self.s, self.moe = s, moe
         self.input_layernorm, self.post_attention_layernorm = Norm(s.hidden, s.eps), Norm(s.hidden, s.eps)
-        self.attention = Attention(s, gain)
+        self.attention = Attention(s, sparse_attention, gain)
         self.feed = Experts(s, gain) if moe else Feed(s, s.dense_width, gain)
 
-    def forward(self, x, cos, sin, layout, quantised, cache=None):
-        x = x + self.attention(self.input_layernorm(x), cos, sin, layout, quantised, cache)
+    def before(self, x, cos, sin, quantised, index):
+        """-> q, k, v, and the index branch's q and k, or None for them"""
+        h = self.input_layernorm(x)
+        q, k, v = self.attention.project(h, cos, sin, quantised)
+        iq, ik = self.attention.index(h, cos, sin, quantised) if index and self.attention.index else (None, None)
+        return q, k, v, iq, ik
+
+    def after(self, x, attended, quantised):
+        x = x + self.attention.o_proj(attended, quantised)
         h = self.post_attention_layernorm(x)
         if self.moe:
             y, load = self.feed(h, quantised)
             return x + y, load
         return x + self.feed(h, quantised), None
+
+    def compile(self):
+        self.before, self.after = torch.compile(self.before), torch.compile(self.after)
 
 
 class M3(nn.Module):
@@ -233,23 +228,29 @@ class M3(nn.Module):
         super().__init__()
         self.s = s
         self.embed = nn.Parameter(torch.randn(s.vocab, s.hidden) * 0.5)
-        self.layers = nn.ModuleList(Layer(s, i >= s.dense_layers) for i in range(s.layers))
+        self.layers = nn.ModuleList(Layer(s, i >= s.dense_layers, i >= s.dense_attention) for i in range(s.layers))
         self.norm = Norm(s.hidden, s.eps)
         self.head = nn.Parameter(torch.randn(s.vocab, s.hidden) * 0.02)
 
-    def forward(self, ids, layout, quantised=0, cache=None):
-        """ids [N] -> hidden rows after the last norm [N, H] fp32, and the loads of the MoE layers [L, E]. With a cache,
-        its positions say where the rows stand and layout is not read."""
-        positions = cache.positions.flatten() if cache else torch.cat([torch.arange(n,
-                device=ids.device).repeat(m) for m, n in layout])
+    def forward(self, ids, layout, quantised=0, way=None, taps=()):
+        """ids [N]: the rows of all texts one after the other; layout [(texts, length), ...] says where they end.
+
+        -> hidden rows after the last norm [N, H] fp32, the loads of the MoE layers [L, E], and the residual rows after
+        the layers that `taps` names. `way` says how sparse layers attend (sparse.Way); None: as served."""
+        way = way or sparse.Way("sparse")
+        positions = torch.cat([torch.arange(n, device=ids.device).repeat(m) for m, n in layout])
         cos, sin = rotary_table(self.s, positions)
-        table = quant.through(self.embed, self.embed.bfloat16().float()) if quantised == 2 else self.embed
-        x, loads = F.embedding(ids, table), []
-        for layer in self.layers:
-            x, load = layer(x, cos, sin, layout, quantised, cache)
+        table = quant.through(self.embed, self.embed.bfloat16().float()) if quantised & quant.WEIGHTS else self.embed
+        x, loads, kept = F.embedding(ids, table), [], []
+        for i, layer in enumerate(self.layers):
+            index = way.needs_index(self.s, layout) and layer.attention.index is not None
+            q, k, v, iq, ik = layer.before(x, cos, sin, quantised, index)
+            x, load = layer.after(x, way.attend(self.s, i, layout, q, k, v, iq, ik), quantised)
             if load is not None:
                 loads.append(load)
-        return self.norm(x), torch.stack(loads)
+            if i in taps:
+                kept.append(x)
+        return self.norm(x), torch.stack(loads) if loads else None, kept
 
     def logits(self, h):
         return F.linear(h, self.head).float()

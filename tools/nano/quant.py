@@ -5,6 +5,11 @@ nearest, ties to even. `through` passes gradients straight through a rounding.
 """
 import torch
 
+# What a forward pass rounds: the cache, the inputs of routed experts' matrices, the weights. Weights of a packed file are
+# rounded already: SERVED then is what the engine computes.
+CACHE, EXPERTS, WEIGHTS = 1, 2, 4
+SERVED, ALL = CACHE | EXPERTS, CACHE | EXPERTS | WEIGHTS
+
 TINY_SCALE = 1 / 512            # the smallest positive E4M3 number
 
 
@@ -68,17 +73,18 @@ def mxfp8(w):
 
 
 def mxfp8_pack(w):
-    """[out, in] -> E4M3 [out, in] and E8M0 bytes [out, in/32]."""
+    """[out, in] -> E4M3 [out, in] and E8M0 bytes [out, in/32], 0 for a group of zeros."""
     q, e = mxfp8_parts(w)
-    return q.flatten(-2), (e + 127).to(torch.uint8).squeeze(-1)
+    byte = torch.where(w.float().unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) > 0, e + 127, 0)
+    return q.flatten(-2), byte.to(torch.uint8).squeeze(-1)
 
 
 # NVFP4 weights: groups of 16 inputs, an E4M3 scale each, and one global number per matrix that divides.
 def nvfp4_parts(w, amax):
     whole = 2688.0 / amax.clamp(min=1e-12)
     g = (w.float() * whole).unflatten(-1, (-1, 16))
-    scale = e4m3(g.abs().amax(-1, keepdim=True) / 6)
-    return e2m1(g / scale.float().clamp(min=TINY_SCALE)), scale, whole
+    scale = e4m3((g.abs().amax(-1, keepdim=True) / 6).clamp(min=TINY_SCALE))
+    return e2m1(g / scale.float()), scale, whole
 
 
 def nvfp4(w, amax):

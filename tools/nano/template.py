@@ -1,8 +1,5 @@
-"""The chat template of MiniMax-M3 and the list of its added tokens, as facts of the wire format.
-
-The functions give a conversation piece by piece, so that the caller knows which tokens the model itself writes. Joined,
-the pieces are what a server renders for the same messages.
-"""
+"""Facts of MiniMax-M3's wire format that the tokenizer needs: its added tokens, and the fixed texts of the chat template,
+which stand at the head of every conversation."""
 import json
 
 NS, BOD, BOS, EOS = "]<]minimax[>[", "]~!b[", "]~b]", "[e~["
@@ -59,35 +56,3 @@ def head(mode, developer=None, root=None, tools=None):
         text += "".join("<tool>" + json.dumps(t, ensure_ascii=False) + "</tool>\n" for t in tools)
         text += TOOLS_TAIL
     return text + f"{EOS}\n"
-
-
-def prompt_end(mode):
-    """What the server writes before the model's first token."""
-    return f"{BOS}ai\n" + {"enabled": THINK, "disabled": END_THINK}.get(mode, "")
-
-
-def user(text):
-    return f"{BOS}user\n{text}{EOS}\n"
-
-
-def tool_result(text):
-    return f"{BOS}tool\n<response>{text}</response>{EOS}\n"
-
-
-def tool_call(name, arguments):
-    inner = "".join(f"{NS}<{k}>{v}{NS}</{k}>" for k, v in arguments.items())
-    return f'{NS}<tool_call>\n{NS}<invoke name="{name}">{inner}{NS}</invoke>\n{NS}</tool_call>'
-
-
-def answer(mode, thought, content):
-    """What the model writes after prompt_end(mode), its closing token included."""
-    if mode == "enabled":
-        return f"{thought or ''}{END_THINK}{content}{EOS}"
-    if mode == "disabled":
-        return f"{content}{EOS}"
-    return (f"{THINK}{thought}{END_THINK}" if thought else END_THINK) + f"{content}{EOS}"
-
-
-def history(thought, content):
-    """An earlier answer as the template writes it back."""
-    return f"{BOS}ai\n" + (f"{THINK}{thought}{END_THINK}" if thought else END_THINK) + f"{content}{EOS}\n"

@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """The bundled model's tokenizer: a byte-level BPE in the shape of MiniMax-M3's.
 
-    python3 tokenizer.py [--merges N] [--out DIR]     trains it on generated text (needs the `tokenizers` package)
+    hayate eval MODEL --write-set TEXTS.jsonl --tokens 8m
+    python3 tokenizer.py TEXTS.jsonl [...] [--merges N] [--out DIR]     (needs the `tokenizers` package)
 
 Ids 0 to 255 are the bytes in numeric order, then one id per merge, then the 61 added tokens of M3 in their order.
-Digits never merge, so every digit is one token and columns of a sum line up. `Encoder` is a small pure-Python reader of
-the file, so that training needs no tokenizer package; `python3 tokenizer.py --check` holds it against `tokenizers`.
+Digits never merge, so every digit is one token and columns of a sum line up.
 """
 import argparse
 import json
 import os
-import re
-import unicodedata
 
 import template as t
 
@@ -34,16 +32,41 @@ def byte_alphabet():
     return out
 
 
-def train(merges, out):
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+def strings(x):
+    """Every text in a JSON value, names of fields too."""
+    if isinstance(x, str):
+        yield x
+    elif isinstance(x, list):
+        for e in x:
+            yield from strings(e)
+    elif isinstance(x, dict):
+        for k, v in x.items():
+            yield k
+            yield from strings(v)
 
-    import data
+
+def corpus(paths):
+    """What the model reads and writes: the texts of the conversations, tools as the template spells them, the heads."""
+    for path in paths:
+        with open(path, encoding="utf-8") as f:
+            for i, line in enumerate(f):
+                c = json.loads(line)
+                for m in c["messages"]:
+                    yield from strings([v for k, v in m.items() if k not in ("role", "tool_calls")])
+                    for call in m.get("tool_calls") or []:
+                        yield from strings(call["function"])
+                if i % 8 == 0 or c.get("tools"):
+                    yield t.head(c.get("thinking_mode"), tools=c.get("tools"))
+
+
+def train(merges, out, paths):
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
     tok = Tokenizer(models.BPE())
     tok.normalizer = normalizers.NFC()
     tok.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(PATTERN), "isolated"), pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    tok.train_from_iterator(data.corpus(1, 40000), trainers.BpeTrainer(
+    tok.train_from_iterator(corpus(paths), trainers.BpeTrainer(
         vocab_size=256 + merges, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     learnt = [tuple(m) if isinstance(m,
                                      list) else tuple(m.split(" "))
@@ -69,7 +92,7 @@ def train(merges, out):
     config = dict(added_tokens_decoder={str(a["id"]): {k: v for k, v in a.items() if k != "id"} for a in added},
                   bos_token=t.BOS, eos_token=t.EOS, pad_token=t.PAD, unk_token=t.UNK, add_prefix_space=False,
                   clean_up_tokenization_spaces=False,
-                  model_max_length=16384, tokenizer_class="PreTrainedTokenizerFast")
+                  model_max_length=32768, tokenizer_class="PreTrainedTokenizerFast")
     os.makedirs(out, exist_ok=True)
     for name, content in (("tokenizer.json", file), ("tokenizer_config.json", config)):
         with open(os.path.join(out, name), "w", encoding="utf-8") as f:
@@ -78,107 +101,10 @@ def train(merges, out):
     print(f"{out}: {len(vocab)} base tokens and {len(added)} added tokens")
 
 
-# A character's class as one ASCII letter, so that the pattern needs no Unicode tables: U upper, l lower, x in both, m
-# mark, 0 number.
-SHADOW = re.compile(r"[^\r\nUlx0]?[Uxm]*[lxm]+|[^\r\nUlx0]?[Uxm]+[lxm]*|0{1,3}| "
-                    r"?[^\sUlx0]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-ASCII = re.compile(r"[^\r\nA-Za-z0-9]?[A-Z]*[a-z]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\nA-Za-z0-9]?[A-Z]+[a-z]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-                   r"|[0-9]{1,3}| ?[^\sA-Za-z0-9]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", re.ASCII)
-
-
-def shadow(c):
-    if c in " \r\n/":
-        return c
-    k = unicodedata.category(c)
-    if c.isspace():
-        return "\t"
-    if k in ("Lu", "Lt"):
-        return "U"
-    if k == "Ll":
-        return "l"
-    if k in ("Lm", "Lo"):
-        return "x"
-    return "m" if k[0] == "M" else "0" if k[0] == "N" else "."
-
-
-class Encoder:
-    """Text to ids. Contractions after a letter outside ASCII are the one thing that it leaves out."""
-
-    def __init__(self, path=HERE):
-        with open(os.path.join(path, "tokenizer.json"), encoding="utf-8") as f:
-            file = json.load(f)
-        alphabet = byte_alphabet()
-        back = {c: b for b, c in enumerate(alphabet)}
-        self.rank = {bytes(back[c] for c in s): i for s, i in file["model"]["vocab"].items()}
-        self.added = {a["content"]: a["id"] for a in file["added_tokens"]}
-        self.marks = re.compile("(" + "|".join(re.escape(s) for s in sorted(self.added, key=len, reverse=True)) + ")")
-        self.pad, self.eos, self.size = self.added[t.PAD], self.added[t.EOS], len(self.rank) + len(self.added)
-        self.bytes = {i: b for b, i in self.rank.items()} | {i: s.encode() for s, i in self.added.items()}
-        self.words, self.texts = {}, {}
-
-    def word(self, s):
-        ids = self.words.get(s)
-        if ids is None:
-            p = [bytes([b]) for b in s.encode()]
-            while len(p) > 1:
-                rank, i = min((self.rank.get(p[i] + p[i + 1], 1 << 30), i) for i in range(len(p) - 1))
-                if rank == 1 << 30:
-                    break
-                p[i:i + 2] = [p[i] + p[i + 1]]
-            ids = [self.rank[x] for x in p]
-            if len(self.words) < 200000:
-                self.words[s] = ids
-        return ids
-
-    def encode(self, text):
-        out = []
-        for part in self.marks.split(text):
-            if not part:
-                continue
-            if part in self.added:
-                out.append(self.added[part])
-            elif part.isascii():
-                for s in ASCII.findall(part):
-                    out += self.word(s)
-            else:
-                part = unicodedata.normalize("NFC", part)
-                for m in SHADOW.finditer("".join(map(shadow, part))):
-                    out += self.word(part[m.start():m.end()])
-        return out
-
-    def encode_cached(self, text):
-        ids = self.texts.get(text)
-        if ids is None:
-            ids = self.encode(text)
-            if len(self.texts) < 10000:
-                self.texts[text] = ids
-        return ids
-
-    def decode(self, ids):
-        return b"".join(self.bytes.get(int(i), b"") for i in ids).decode("utf-8", "replace")
-
-
-def check():
-    import random
-
-    from tokenizers import Tokenizer
-
-    import data
-    slow, fast, r, n = Encoder(), Tokenizer.from_file(os.path.join(HERE, "tokenizer.json")), random.Random(5), 0
-    for i in range(3000):
-        c = data.Conversation(r, with_tools=i % 10 == 0)
-        text = c.head + "".join(p for _ in range(3) for p, _ in c.pieces(c.next_turn()))
-        a, b = slow.encode(text), fast.encode(text, add_special_tokens=False).ids
-        assert a == b, (text, a, b)
-        assert slow.decode(a) == unicodedata.normalize("NFC", text)
-        n += len(a)
-    print(f"{n} tokens of 3000 conversations agree with the tokenizers package")
-
-
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("texts", nargs="+")
     p.add_argument("--merges", type=int, default=1728)
     p.add_argument("--out", default=HERE)
-    p.add_argument("--check", action="store_true")
     a = p.parse_args()
-    check() if a.check else train(a.merges, a.out)
+    train(a.merges, a.out, a.texts)
