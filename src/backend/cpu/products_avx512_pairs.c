@@ -14,12 +14,13 @@
  * Few rows walk over a group with their sums in registers, and a block's scale of MXFP8 goes to the sums. For many rows
  * pairs are stored with the scale in them, K_CHUNK columns at a time, and serve tiles of eight rows.
  *
- * Measured on one core of a Zen 4 server, K = 6144, weights from memory; GB/s, and the share of the peak of vdpbf16ps:
+ * Measured on one core of a Zen 4 server, K = 6144, weights from memory; GB/s, and the share of the peak of vdpbf16ps
+ * (nvfp4 with one row is products_avx512.h's):
  *
  *     rows      1          2          4          8          16         32         128
- *     mxfp8     32         27         20 0.67    12 0.77    0.78       0.81       0.85
- *     nvfp4     15         13         8.6 0.52   5.4 0.66   0.75       0.81       0.85
- *     bf16      26         26         26         25 0.86    0.88       0.87       0.87
+ *     mxfp8     32         27         20 0.67    12 0.77    0.78       0.81       0.86
+ *     nvfp4     16         13         9.0 0.54   5.4 0.66   0.75       0.81       0.83
+ *     bf16      26         26         26         25 0.86    0.88       0.87       0.88
  */
 #if defined(__x86_64__)
 #include "backend/cpu/products_avx512_pairs.h"
