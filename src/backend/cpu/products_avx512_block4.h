@@ -79,30 +79,30 @@ TARGET INLINE void use_block4(const int R, const cpu_block4 *const *x, int64_t b
     }
 }
 
-enum { CHUNK4 = 16 }; /* blocks that are expanded at a time: ten lines each, 10 KiB */
+enum {
+    MANY_ROWS = 32, /* up to which blocks are not kept as they are expanded */
+    CHUNK4 = 16,    /* blocks that are expanded at a time: ten lines each, 10 KiB */
+};
 
-/* R rows, of which `rows` count, with the blocks of a group as they are. */
-TARGET INLINE void walk_block4(const int R, const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
+/* R rows with the blocks of a group as they are. */
+TARGET INLINE void walk_block4(const int R, const cpu_block4 *const *x, const uint8_t *group, int64_t begin,
                                int64_t end, float *sums)
 {
     __m512 sum[8][2];
-    const cpu_block4 *row[8];
-    UNROLL
-    for (int r = 0; r < R; r++) row[r] = x[r < rows ? r : rows - 1];
-    load_sums(R, rows, sums, sum);
+    load_sums(R, R, sums, sum);
     for (int64_t block = begin; block < end; block++) {
         block4 b;
         ask_block4(group, block, AHEAD_NVFP4);
         read_block4(group, block, &b);
-        use_block4(R, row, block, &b, sum);
+        use_block4(R, x, block, &b, sum);
     }
-    store_sums(R, rows, sum, sums);
+    store_sums(R, R, sum, sums);
 }
 
 /*
- * The same with expanded blocks `w`. The lines of the next chunk are asked for here, those of every `share`th block
- * from `first` on, and not while expanding: that takes no longer than it takes to read them, and the memory would rest
- * while rows are multiplied.
+ * The same with expanded blocks `w` and R rows of which `rows` count. The lines of the next chunk are asked for here,
+ * those of every `share`th block from `first` on, and not while expanding: that takes no longer than it takes to read
+ * them, and the memory would rest while rows are multiplied.
  */
 TARGET INLINE void tile_block4(const int R, const cpu_block4 *const *x, int rows, const block4 *w, const uint8_t *group,
                                int64_t begin, int64_t end, int first, int share, float *sums)
@@ -124,17 +124,24 @@ TARGET INLINE void tile_block4(const int R, const cpu_block4 *const *x, int rows
     store_sums(R, rows, sum, sums);
 }
 
+/* Up to MANY_ROWS rows in tiles of as many rows as there are, of about the same size: reading the blocks again for
+ * every tile costs less than storing them, and both less than rows that do not count. */
 TARGET static void few_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
                               float *sums)
 {
-    if (rows == 1)
-        walk_block4(1, x, rows, group, begin, end, sums);
-    else if (rows == 2)
-        walk_block4(2, x, rows, group, begin, end, sums);
-    else if (rows <= 4)
-        walk_block4(4, x, rows, group, begin, end, sums);
-    else
-        walk_block4(8, x, rows, group, begin, end, sums);
+    for (int tiles = (rows + 7) / 8, r; tiles > 0; tiles--, x += r, rows -= r, sums += r * GROUP) {
+        r = (rows + tiles - 1) / tiles;
+        switch (r) {
+        case 1: walk_block4(1, x, group, begin, end, sums); break;
+        case 2: walk_block4(2, x, group, begin, end, sums); break;
+        case 3: walk_block4(3, x, group, begin, end, sums); break;
+        case 4: walk_block4(4, x, group, begin, end, sums); break;
+        case 5: walk_block4(5, x, group, begin, end, sums); break;
+        case 6: walk_block4(6, x, group, begin, end, sums); break;
+        case 7: walk_block4(7, x, group, begin, end, sums); break;
+        default: walk_block4(8, x, group, begin, end, sums); break;
+        }
+    }
 }
 
 TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block4 *w, const uint8_t *group,
@@ -148,7 +155,7 @@ TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block
 TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
                                    int64_t end, void *scratch, float *sums)
 {
-    if (rows <= FEW_ROWS) {
+    if (rows <= MANY_ROWS) {
         few_block4(x, rows, group, begin, end, sums);
         return;
     }
