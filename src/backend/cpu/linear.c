@@ -484,11 +484,11 @@ const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch
 {
     assert(rows <= TILE_ROWS && groups <= MAX_GROUPS && group->w->format == WEIGHT_NVFP4);
     enum { CHUNK = 16 }; /* blocks; with many rows the groups take turns */
-    int64_t blocks = group->w->cols / NVFP4_GROUP, chunk = rows <= FEW_ROWS ? blocks : CHUNK;
+    int64_t blocks = group->w->cols / NVFP4_GROUP, chunk = rows <= BLOCK4_ROWS ? blocks : CHUNK;
     memset(work->sums, 0, (size_t)(rows * groups) * GROUP * sizeof(float));
     for (int64_t at = 0; at < blocks; at += chunk)
         for (int g = 0; g < groups; g++) {
-            if (rows <= FEW_ROWS) ask_for_next(&group[g], groups - g);
+            if (rows <= BLOCK4_ROWS) ask_for_next(&group[g], groups - g);
             products->multiply_block4(x, rows, group_data(&group[g]), at, at + chunk < blocks ? at + chunk : blocks,
                                       work->expanded, work->sums + g * rows * GROUP);
         }

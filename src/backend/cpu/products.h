@@ -30,6 +30,7 @@
 enum {
     GROUP = 2 * LANES,  /* outputs of a group */
     FEW_ROWS = 8,       /* rows that a `few` function takes */
+    BLOCK4_ROWS = 32,   /* rows with which multiply_block4 takes whole groups, which it may read several times */
     K_CHUNK = 128,      /* columns expanded at a time; a multiple of all units */
     NVFP4_OFFSET = 117, /* scales of a packed weight are 2^-117 of their value */
 };

@@ -2,14 +2,17 @@
  * NVFP4 weights x NVFP4 inputs for AVX-512 with VBMI and VNNI. Included by products_avx512.c after products_avx512.h.
  *
  * vpermb turns nibbles into 2 * E2M1 + 12, vpdpbusd multiplies them with the doubled codes of the inputs, starting from
- * -12 times their sum; per 16 columns then one conversion, one product of the scales, one multiply-add. Seven
- * operations on the two vector ports for four vpdpbusd: 4/7 of the peak of vpdpbusd is the bound.
+ * -12 times their sum; per 16 columns then one conversion, one product of the scales, one multiply-add. On Intel that
+ * is seven operations on the two vector ports for four vpdpbusd: 4/7 of the peak of vpdpbusd is the bound. Zen 4
+ * converts on ports of its own, and reads a block there: 4/6. Integer multiplications, tests into mask registers and
+ * shifts by a count in a register take the ports of vpdpbusd there, and a 512-bit store as long as two of them.
  *
- * Measured on one core of an Emerald Rapids server, K = 6144, weights in the second-level cache, shares of the peak of
- * vpdpbusd:
+ * Measured on one core, K = 6144, weights in the second-level cache, shares of the peak of vpdpbusd: of an Emerald
+ * Rapids server before tiles had as many rows as there are, and of a Zen 4 server:
  *
- *     rows            1         4         8      16      64     128
- *                     42 GB/s   20 GB/s   0.45   0.44    0.48   0.49
+ *     rows               1         2         3         4         6         8      10     16      64     128
+ *     Emerald Rapids     42 GB/s                       20 GB/s             0.45          0.44    0.48   0.49
+ *     Zen 4              51 GB/s   36 GB/s   27 GB/s   0.63      0.64      0.64   0.63   0.64    0.63   0.64
  */
 #ifndef HAYATE_BACKEND_CPU_PRODUCTS_AVX512_BLOCK4_H
 #define HAYATE_BACKEND_CPU_PRODUCTS_AVX512_BLOCK4_H
@@ -79,10 +82,7 @@ TARGET INLINE void use_block4(const int R, const cpu_block4 *const *x, int64_t b
     }
 }
 
-enum {
-    MANY_ROWS = 32, /* up to which blocks are not kept as they are expanded */
-    CHUNK4 = 16,    /* blocks that are expanded at a time: ten lines each, 10 KiB */
-};
+enum { CHUNK4 = 16 }; /* blocks that are expanded at a time: ten lines each, 10 KiB */
 
 /* R rows with the blocks of a group as they are. */
 TARGET INLINE void walk_block4(const int R, const cpu_block4 *const *x, const uint8_t *group, int64_t begin,
@@ -124,7 +124,7 @@ TARGET INLINE void tile_block4(const int R, const cpu_block4 *const *x, int rows
     store_sums(R, rows, sum, sums);
 }
 
-/* Up to MANY_ROWS rows in tiles of as many rows as there are, of about the same size: reading the blocks again for
+/* Up to BLOCK4_ROWS rows in tiles of as many rows as there are, of about the same size: reading the blocks again for
  * every tile costs less than storing them, and both less than rows that do not count. */
 TARGET static void few_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
                               float *sums)
@@ -155,7 +155,7 @@ TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block
 TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
                                    int64_t end, void *scratch, float *sums)
 {
-    if (rows <= MANY_ROWS) {
+    if (rows <= BLOCK4_ROWS) {
         few_block4(x, rows, group, begin, end, sums);
         return;
     }
