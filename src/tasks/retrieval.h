@@ -48,7 +48,7 @@ int haystack_add(haystack *h, draw *d);
 /* Writes the text, about `tokens` long, records at their places (their depth is set), other sentences between. */
 void haystack_write(haystack *h, draw *d, int tokens, buffer *out);
 
-/* About how many tokens a text of made-up words, digits and plain sentences has. */
-size_t haystack_tokens(const char *text, size_t length);
+/* About how many tokens a piece of a text has. */
+size_t haystack_tokens(haystack_form form, const char *text, size_t length);
 
 #endif
