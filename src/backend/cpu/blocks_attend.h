@@ -3,6 +3,7 @@
  * defined only NVFP4 blocks that are read exactly are taken, and values are multiplied in pairs of tokens:
  *
  *     VALUE_PAIRS(acc, a, b)   acc += a.high b.high, then acc += a.low b.low of bf16 halves, each fused
+ *     ROUND_PAIR(x, y)         bf16 of x in the high halves, of y in the low ones
  *     decode_value_pairs(b, group, tokens, out)  16 columns of the values of a block, [ceil(tokens / 2)][16], the first
  *                              token of a pair in the high half
  *
@@ -38,41 +39,34 @@ INLINE void power_of_two(vec *value)
     *value = (vec)((vec_int)y & ~(x < -62.0f));
 }
 
-/* bf16(2^(s - m)) in the high half, 2^(s - m) itself into the sum. As round_bf16; there is no infinity, and a NaN has
- * zeros below. */
-INLINE void weigh_token(const float *s, const vec *block_max, vec *sum, vec_int *rounded)
+/* 2^(s - m), also added to the sum. */
+INLINE void weigh_token(const float *s, const vec *block_max, vec *e, vec *sum)
 {
-    vec e;
-    LOAD(e, s);
-    e = e - *block_max;
-    power_of_two(&e);
-    *sum += e;
-    vec_int u = (vec_int)e;
-    *rounded = (u + 0x7FFF + (SHIFT_RIGHT(u, 16) & 1)) & (int32_t)0xFFFF0000;
+    LOAD(*e, s);
+    *e = *e - *block_max;
+    power_of_two(e);
+    *sum += *e;
 }
 
-/* Exponents s [tokens][16], one vector of each, become weights, with VALUE_PAIRS pairs of them [ceil(tokens / 2)][16].
- */
+/* Exponents s [tokens][16], one vector of each, become weights bf16(2^(s - m)), with VALUE_PAIRS pairs of them
+ * [ceil(tokens / 2)][16]; the sum is that before the rounding. */
 INLINE void block_weights(float *s, int tokens, const vec *block_max, vec *block_sum)
 {
-    vec sum = {0};
-    vec_int u;
+    vec sum = {0}, e;
 #ifdef VALUE_PAIRS
-    int t = 0;
-    for (; t + 2 <= tokens; t += 2) {
-        vec_int low;
-        weigh_token(s + t * LANES, block_max, &sum, &u);
-        weigh_token(s + (t + 1) * LANES, block_max, &sum, &low);
-        u |= SHIFT_RIGHT(low, 16);
-        STORE(s + t / 2 * LANES, u);
-    }
-    if (t < tokens) {
-        weigh_token(s + t * LANES, block_max, &sum, &u);
+    for (int t = 0; t < tokens; t += 2) {
+        vec next = {0};
+        weigh_token(s + t * LANES, block_max, &e, &sum);
+        if (t + 1 < tokens) weigh_token(s + (t + 1) * LANES, block_max, &next, &sum);
+        vec_int u = ROUND_PAIR(e, next);
         STORE(s + t / 2 * LANES, u);
     }
 #else
     for (int t = 0; t < tokens; t++) {
-        weigh_token(s + t * LANES, block_max, &sum, &u);
+        weigh_token(s + t * LANES, block_max, &e, &sum);
+        /* As round_bf16; there is no infinity, and a NaN has zeros below. */
+        vec_int u = (vec_int)e;
+        u = (u + 0x7FFF + (SHIFT_RIGHT(u, 16) & 1)) & (int32_t)0xFFFF0000;
         STORE(s + t * LANES, u);
     }
 #endif

@@ -14,6 +14,16 @@
 
 #define VALUE_PAIRS(acc, a, b) ((acc) = (vec)_mm512_dpbf16_ps((__m512)(acc), (__m512bh)(a), (__m512bh)(b)))
 
+#define ROUND_PAIR(x, y) ((vec_int)round_pair((__m512)(x), (__m512)(y)))
+
+/* There are no subnormal numbers among weights. */
+TARGET static inline __attribute__((always_inline)) __m512i round_pair(__m512 x, __m512 y)
+{
+    const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(turns, (__m512i)_mm512_cvtne2ps_pbh(x, y));
+}
+
 #include "backend/cpu/blocks_tiles.h"
 #include "number/bits.h"
 #include "number/e2m1.h"
