@@ -47,6 +47,10 @@ def arguments(argv=None):
 
 
 def process(rank, a, stage, share):
+    # one GPU each, under the same name, so that all processes share what is compiled
+    if a.gpus > 1:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(a.gpus)))).split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen[rank]
     import trainer
     run = trainer.Run(a, stage, rank, share)
     if stage == "drafter":

@@ -39,6 +39,7 @@ def arguments():
     p.add_argument("--mix", default="", help="as for hayate eval --write-set")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--flags", default="", help="more flags for the stages that train the target, one text")
+    p.add_argument("--cache", default="/tmp/m3-nano-cache", help="folder of compiled kernels; a smoke run fills it")
     p.add_argument("--no-warm", action="store_true", help="do not compile later stages while the first one trains")
     p.add_argument("--smoke", action="store_true", help="seconds for each stage")
     p.add_argument("--tiny", action="store_true", help="a smaller model, for a CPU")
@@ -61,8 +62,10 @@ class Pipeline:
             a.data_tokens, a.shard, a.minutes = min(a.data_tokens, 8e6), 8e6, 0
         self.data, self.held = os.path.join(a.out, "data"), os.path.join(a.out, "held-out")
         self.model, self.plain = os.path.join(a.out, "m3-nano"), os.path.join(a.out, "m3-nano-plain")
-        self.environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": os.path.join(a.out, "cache"), "PYTHONUNBUFFERED": "1",
-                                         "TRITON_CACHE_DIR": os.path.join(a.out, "cache", "triton"),
+        cache = os.path.abspath(a.cache)
+        self.environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONUNBUFFERED": "1",
+                                         "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
+                                         "TORCHINDUCTOR_COMPILE_THREADS": str(max(2, (os.cpu_count() or 2) // 5)),
                                          "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
                                          "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
@@ -94,8 +97,6 @@ class Pipeline:
     def write_data(self):
         a, made, i = self.a, 0, 0
         try:
-            os.makedirs(self.data, exist_ok=True)
-            os.makedirs(self.held, exist_ok=True)
             while made < a.data_tokens:
                 size = min(a.data_tokens - made, a.shard / 4 if i == 0 else a.shard)
                 self.write_set(os.path.join(self.data, f"shard-{i:03d}"), size, a.seed * 1000 + i, "train")
@@ -132,8 +133,8 @@ class Pipeline:
         if self.start(stage, minutes, gpus, only, *more).wait() == 0:
             return True
         left = minutes - (time.time() - began) / 60
-        self.say(f"{stage} broke off, {left:.1f} minutes are left of its time; once more")
-        return left > 0.2 and self.finish(stage, self.start(stage, left, gpus, only, *more))
+        self.say(f"{stage} broke off, {left:.1f} minutes are left of its time; once more, on one GPU")
+        return left > 0.2 and self.finish(stage, self.start(stage, left, 1, only, *more))
 
     def export(self, stage, folder):
         if not os.path.exists(os.path.join(self.a.out, stage + ".pt")):
@@ -143,20 +144,23 @@ class Pipeline:
              folder], env=self.environment))
 
     def warm(self):
-        """Compiles the later stages beside the first one, one after the other, on the last GPU."""
+        """Compiles the later stages beside the first one, on the last GPU."""
         if self.a.no_warm or self.a.cpu:
             return
-        time.sleep(0 if self.a.smoke else 75)                # the first stage's own compiling comes first
-        for stage in ("index", "sparse", "plain", "drafter"):
-            if not os.path.exists(os.path.join(self.a.out, stage + ".pt")):
-                began = time.time()
-                status = self.start(stage, 1, 1, self.a.gpus - 1, "--model", self.model, warm=True).wait()
-                self.say(f"warmed {stage} in {time.time() - began:.0f} s" + (f", FAILED with {status}" if status else ""))
+        began = time.time()
+        running = [(stage, self.start(stage, 1, 1, self.a.gpus - 1, "--model", self.model, warm=True))
+                   for stage in ("index", "sparse", "plain", "drafter")
+                   if not os.path.exists(os.path.join(self.a.out, stage + ".pt"))]
+        for stage, process in running:
+            status = process.wait()
+            self.say(f"warmed {stage} after {time.time() - began:.0f} s" + (f", FAILED with {status}" if status else ""))
 
     def run(self):
         a, p = self.a, self.parts
         os.makedirs(a.out, exist_ok=True)
-        self.say(f"plan in minutes: " + ", ".join(f"{k} {v:.1f}" for k, v in p.items()))
+        self.say("plan in minutes: " + ", ".join(f"{k} {v:.1f}" for k, v in p.items()))
+        for folder in (self.data, self.held):
+            os.makedirs(folder, exist_ok=True)
         threading.Thread(target=self.write_data, daemon=True).start()
         warm = threading.Thread(target=self.warm, daemon=True)
         warm.start()

@@ -13,16 +13,23 @@ from torch.utils.checkpoint import checkpoint
 ROWS = 1024                     # query rows whose scores are in memory together
 
 
+def products(q, k):
+    """[B, n, d] x [B, d, m] in fp32; of bf16 inputs where the machine can sum them in fp32"""
+    if q.is_cuda and q.dtype == torch.bfloat16:
+        try:
+            return torch.bmm(q, k, out_dtype=torch.float32)
+        except (RuntimeError, TypeError, NotImplementedError):
+            return torch.bmm(q, k).float()
+    return torch.bmm(q.float(), k.float())
+
+
 def block_scores(iq, ik, block, first):
     """iq [B, R, G, d], the rows first, first + 1, ...; ik [B, L, d] -> [B, G, R, blocks], the largest score of each block.
     Only blocks below a row's own are complete; what the others hold is meaningless."""
     b, r, g, d = iq.shape
     end = min(ik.shape[1], (first + r + block - 1) // block * block)
     q, k = iq.transpose(1, 2).reshape(b, g * r, d), ik[:, :end].transpose(1, 2)
-    if q.is_cuda and q.dtype != torch.float32:
-        scores = torch.bmm(q, k, out_dtype=torch.float32)
-    else:
-        scores = torch.bmm(q.float(), k.float())
+    scores = products(q, k)
     scores = F.pad(scores, (0, -end % block), value=-float("inf"))
     return scores.unflatten(-1, (-1, block)).amax(-1).unflatten(1, (g, r))
 

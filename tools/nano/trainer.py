@@ -31,10 +31,7 @@ class Run:
         self.a, self.stage, self.rank, self.share = a, stage, rank, share
         self.world, self.began = a.gpus, time.time()
         cuda = torch.cuda.is_available() and not a.cpu
-        self.device = f"cuda:{rank}" if cuda else "cpu"
-        self.kind = "cuda" if cuda else "cpu"
-        if cuda:
-            torch.cuda.set_device(rank)
+        self.device = self.kind = "cuda" if cuda else "cpu"     # a process sees one GPU: nano.py
         if self.world > 1:
             dist.init_process_group("nccl" if cuda else "gloo", init_method=f"file://{self.path('.meet')}",
                                     rank=rank, world_size=self.world)
@@ -96,7 +93,7 @@ class Gradients:
         norms = []
         for g in self.groups:
             norm = g.norm()
-            g.mul_((limit / norm.clamp(min=1e-9)).clamp(max=1.0))
+            g.mul_((limit / norm.clamp(min=1e-9)).clamp(max=1.0)).nan_to_num_(0.0, 0.0, 0.0)
             norms.append(norm)
         return torch.stack(norms)
 
