@@ -12,6 +12,7 @@ static const task_kind *const kinds[TASK_SETS] = {
     [TASK_RETRIEVAL] = &tasks_retrieval,
     [TASK_FORM] = &tasks_form,
     [TASK_TALK] = &tasks_talk,
+    [TASK_TOOLS] = &tasks_tools,
 };
 
 static const char *const names[TASK_SETS] = {"arithmetic", "synthaime", "retrieval", "tools", "form", "talk"};
