@@ -22,7 +22,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHARES = {"pretrain": 8.0, "index": 4.5, "sparse": 4.5, "drafter": 3.5, "end": 1.0}
-ROWS = "512=0.5,1024=0.2,4096=0.15,16384=0.15"
+ROWS = "512=0.35,1024=0.35,4096=0.15,16384=0.15"
 PART = 15 << 20
 
 

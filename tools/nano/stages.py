@@ -17,7 +17,7 @@ import sparse
 import trainer
 from rows import Loader, Rows
 
-SHORT = ((0.75, 512), (0.25, 1024))
+SHORT = ((0.5, 512), (0.5, 1024))
 # For each stage the kinds of steps: (share of the steps, from which share of the time on, what part of its tokens has rows
 # of which length). A step always has the same number of tokens.
 PLANS = {
