@@ -123,7 +123,7 @@ def loop(run, job):
     loader(step) -> Loader, step(layout, batch, x) -> (loss, values), after(values), check() -> dict of numbers, tokens."""
     a, state = run.a, load_state(run)
     gradients = Gradients(job.groups, run.device)
-    step, history = 0, {}
+    step = 0
     if state and not state["done"]:
         job.model.load_state_dict(state["model"])
         for o, s in zip(job.optimisers, state["optimisers"]):
