@@ -9,7 +9,8 @@
 static const char about[] =
     "Asks a model generated tasks that training never sees and marks what it writes: arithmetic, synthaime (hard "
     "arithmetic at temperature 1), retrieval (values in long texts, by length and depth), tools (calls and their use), "
-    "form (what a system text asks for), talk, and perplexity of the answers. Without names all sets run. Several cache "
+    "form (what a system text asks for), talk, and perplexity of the answers. Without names all sets run. Several "
+    "cache "
     "formats, read-backs or ways of selecting blocks are compared task by task in one call.\n\n"
     "With --write-set it writes generated problems as rows of tokens for training: rows-L.ids (uint16), rows-L.weights "
     "(1 for what the model writes, 0 for what it is given, 255 for padding) and set.json. MODEL needs a tokenizer "
@@ -54,10 +55,11 @@ static int read_sets(eval_flags *f, const char *const *names, int count)
         int set = 0;
         while (set < EVAL_SETS && strcmp(names[i], eval_set_name(set)) != 0) set++;
         if (set == EVAL_SETS)
-            return cli_usage_error("eval",
-                                   "there is no set '%.40s': choose among arithmetic, synthaime, retrieval, tools, form, "
-                                   "talk, perplexity",
-                                   names[i]);
+            return cli_usage_error(
+                "eval",
+                "there is no set '%.40s': choose among arithmetic, synthaime, retrieval, tools, form, "
+                "talk, perplexity",
+                names[i]);
         f->wanted[set] = true;
     }
     for (int set = 0; set < EVAL_SETS && !count; set++)
@@ -68,10 +70,8 @@ static int read_sets(eval_flags *f, const char *const *names, int count)
 int cmd_eval(int argc, char **argv)
 {
     eval_write_flags write = eval_write_defaults();
-    eval_flags f = {.formats = "auto",
-                    .readbacks = "exact",
-                    .selections = "trained",
-                    .model = {.on_progress = cli_progress}};
+    eval_flags f = {
+        .formats = "auto", .readbacks = "exact", .selections = "trained", .model = {.on_progress = cli_progress}};
     const char *places[16];
     int count = 16;
     cli_option table[FLAGS_MAX] = {

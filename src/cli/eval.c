@@ -73,16 +73,17 @@ static void name_way(const hy_model *model, const way_options *w, char name[64])
 static hy_status run_set(hy_model *model, const eval_flags *f, int set, bool random, eval_way *way, hy_error *err)
 {
     eval_options o = {.seed = f->seed,
-                      .count = f->count      ? f->count
-                               : f->full     ? counts[set].full
-                                             : counts[set].tasks,
+                      .count = f->count  ? f->count
+                               : f->full ? counts[set].full
+                                         : counts[set].tasks,
                       .samples = 1,
                       .limit = 512,
                       .lengths = lengths,
                       .random = random,
                       .show = f->show};
     while (o.length_count < LENGTHS && lengths[o.length_count] + 256 <= model_max_len(model)) o.length_count++;
-    if (set == TASK_SYNTHAIME) o.seed = TASK_SYNTHAIME_SEED, o.temperature = 1, o.samples = f->full ? 4 * SAMPLES : SAMPLES;
+    if (set == TASK_SYNTHAIME)
+        o.seed = TASK_SYNTHAIME_SEED, o.temperature = 1, o.samples = f->full ? 4 * SAMPLES : SAMPLES;
     if (set == TASK_RETRIEVAL && !o.length_count) return HY_OK;
     char what[96];
     snprintf(what, sizeof what, "%.24s, %.63s", eval_set_name(set), way->name);

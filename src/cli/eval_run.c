@@ -133,14 +133,18 @@ static bool mark_text(const hy_model *model, const task *t, size_t turn, int32_t
         const char *question = json_string_value(json_object_get(json_array_get(t->messages, asked - 1), "content"));
         const char *answer = json_string_value(json_object_get(json_array_get(t->messages, asked), "content"));
         printf("\n[%s, %s, %s, %s] %.300s\n  right: %s\n  wrote: %.*s\n", task_set_name(t->set),
-               task_family_name(t->set, t->family), t->thinking, right ? "right" : *valid ? "wrong" : "not understood",
+               task_family_name(t->set, t->family), t->thinking,
+               right    ? "right"
+               : *valid ? "wrong"
+                        : "not understood",
                question ? question : "", answer ? answer : "", (int)length, text);
     }
     buffer_free(&parts[0]), buffer_free(&parts[1]);
     return right;
 }
 
-/* ---- Sets that the engine answers ---------------------------------------------------------------------------------- */
+/* ---- Sets that the engine answers ----------------------------------------------------------------------------------
+ */
 
 /* A question on its way. */
 typedef struct asked {
@@ -207,8 +211,8 @@ static hy_status collect(engine_run *r, const char *what, eval_marks *out, hy_er
         const task *t = &r->tasks[a->task];
         eval_mark m = {.task = a->task, .group = t->family, .tokens = (int32_t)result.id_count};
         bool whole = result.finish == HY_FINISH_STOP, valid = false;
-        bool right = mark_text(r->model, t, (size_t)a->turn, a->last_id, result.text, result.text_length, r->o->show,
-                               &valid);
+        bool right =
+            mark_text(r->model, t, (size_t)a->turn, a->last_id, result.text, result.text_length, r->o->show, &valid);
         m.score = whole && right ? 1 : 0, m.valid = whole && valid;
         if (!add_mark(out, &m)) status = error_memory(err, "the marks", out->count * sizeof m);
         if (!progress_add(&p, 1)) status = error_set(err, HY_CANCELLED, "the evaluation was stopped");
@@ -245,7 +249,8 @@ static hy_status by_engine(hy_model *model, task_set set, const eval_options *o,
     return status;
 }
 
-/* ---- Retrieval ---------------------------------------------------------------------------------------------------- */
+/* ---- Retrieval ----------------------------------------------------------------------------------------------------
+ */
 
 /* One haystack: its questions, and how many tokens all their prompts share. */
 typedef struct haystack {
@@ -287,8 +292,8 @@ static hy_status make_haystack(const hy_model *model, const eval_options *o, int
 enum { ANSWER_TOKENS = 64 };
 
 /* Question `turn` of all haystacks that have one. */
-static hy_status ask_all(const hy_model *model, session *s, const eval_options *o, haystack *h, size_t turn,
-                         int number, eval_marks *out, hy_error *err)
+static hy_status ask_all(const hy_model *model, session *s, const eval_options *o, haystack *h, size_t turn, int number,
+                         eval_marks *out, hy_error *err)
 {
     session_answer answers[16];
     int32_t ids[16][ANSWER_TOKENS];
@@ -324,8 +329,8 @@ static hy_status stopped(hy_error *err)
 }
 
 /* One haystack of every length: read once, then all questions. */
-static hy_status one_round(hy_model *model, session *s, const eval_options *o, int number, progress *p,
-                           eval_marks *out, hy_error *err)
+static hy_status one_round(hy_model *model, session *s, const eval_options *o, int number, progress *p, eval_marks *out,
+                           hy_error *err)
 {
     haystack h[16] = {{.shared = 0}};
     hy_status status = HY_OK;
@@ -376,7 +381,8 @@ hy_status eval_set(hy_model *model, task_set set, const eval_options *o, const c
     return by_engine(model, set, o, what, out, err);
 }
 
-/* ---- Perplexity ---------------------------------------------------------------------------------------------------- */
+/* ---- Perplexity ----------------------------------------------------------------------------------------------------
+ */
 
 /* The mean of what the model gives to the tokens that it should write. */
 static hy_status score_row(session *s, const row *r, int32_t number, const task *t, float *logprobs, eval_marks *out,

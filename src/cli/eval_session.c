@@ -112,7 +112,8 @@ static void add_row(session *s, int sequence, int32_t token, bool logits)
     s->flags[t] = (uint8_t)((logits ? ROW_LOGITS : 0) | (s->random ? ROW_REPLAY_BLOCKS : 0));
 }
 
-/* `top` of the blocks 0 .. local, ascending, the last one among them; the same for the same layer, head and position. */
+/* `top` of the blocks 0 .. local, ascending, the last one among them; the same for the same layer, head and position.
+ */
 static void random_blocks(int layer, int head, int32_t position, int top, int32_t *out)
 {
     int local = position / CACHE_BLOCK, wanted = local + 1 < top ? local + 1 : top, found = 0;

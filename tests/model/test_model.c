@@ -177,6 +177,8 @@ static void test_options(void **state)
     refused((hy_model_options){.indexer_kv_dtype = "int8"}, HY_USAGE, "--indexer-kv-dtype");
     refused((hy_model_options){.readback = "int8"}, HY_USAGE, "exact or e4m3");
     refused((hy_model_options){.moe_activation = "int8"}, HY_USAGE, "auto, nvfp4 or none");
+    refused((hy_model_options){.attention = "sliding"}, HY_USAGE, "sparse or dense");
+    refused((hy_model_options){.attention = "Dense"}, HY_USAGE, "'Dense'");
     refused((hy_model_options){.chat_template = "chatml"}, HY_USAGE, "chatml");
     refused((hy_model_options){.max_model_len = 8193}, HY_USAGE, "8192");
     refused((hy_model_options){.max_model_len = -1}, HY_USAGE, "-1");
