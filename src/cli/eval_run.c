@@ -267,13 +267,14 @@ static void free_haystack(haystack *h)
     *h = (haystack){0};
 }
 
-/* Every question directly after the text: what stands before the first question, and the question. */
-static hy_status make_haystack(const hy_model *model, const eval_options *o, int length, int number, haystack *h,
-                               hy_error *err)
+/* Every question directly after the text: what stands before the first question, and the question. The text is about
+ * `tokens` long. */
+static hy_status try_haystack(const hy_model *model, const eval_options *o, int length, int number, int tokens,
+                              haystack *h, hy_error *err)
 {
     draw d = draw_begin(o->seed, (uint64_t)length << 32 | (uint64_t)number);
     *h = (haystack){0};
-    task_make(TASK_RETRIEVAL, TASK_HELD_OUT, &d, length, &h->t);
+    task_make(TASK_RETRIEVAL, TASK_HELD_OUT, &d, tokens, &h->t);
     h->prompt = memory_zeroed(h->t.turn_count, sizeof *h->prompt);
     if (!h->prompt) return error_memory(err, "the questions", h->t.turn_count * sizeof *h->prompt);
     size_t base = h->t.turns[0].message - 1;
@@ -287,6 +288,19 @@ static hy_status make_haystack(const hy_model *model, const eval_options *o, int
         h->shared = same;
     }
     return status;
+}
+
+/* Tokenizers differ: a text that comes out too long is made again, with less asked for. */
+static hy_status make_haystack(const hy_model *model, const eval_options *o, int length, int number, haystack *h,
+                               hy_error *err)
+{
+    int tokens = length;
+    for (int tries = 0;; tries++) {
+        hy_status status = try_haystack(model, o, length, number, tokens, h, err);
+        if (status != HY_OK || tries == 4 || h->shared <= (size_t)(length + length / 16)) return status;
+        tokens = (int)((int64_t)tokens * length / (int64_t)h->shared);
+        free_haystack(h);
+    }
 }
 
 enum { ANSWER_TOKENS = 64 };
