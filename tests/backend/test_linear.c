@@ -130,7 +130,7 @@ static void compare(const cpu_products *p, const weight *w, const cpu_linear *l,
                 row[r] = x + (at + r) * l->cols;
                 row4[r] = x4 ? x4 + (at + r) * (l->cols / 16) : NULL;
             }
-            y = x4 ? cpu_multiply_block4(p, &scratch, group, groups, row4, n)
+            y = x4 ? cpu_multiply_block4(p, &scratch, group, groups, row4, n, NULL)
                    : cpu_multiply(p, &scratch, group, groups, row, n, sliced);
             for (int g = 0; g < groups; g++)
                 for (int r = 0; r < n; r++, y += GROUP)

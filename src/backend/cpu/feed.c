@@ -153,15 +153,14 @@ static void finish_glu(const glu_work *work, const glu *g, const float *gate, co
     const ops_step *step = work->step;
     const ops_backend *b = step->backend;
     int64_t width = g->gate->rows;
-    float lanes[3][LANES], factor = g->fp4 ? step->fp4_factor[member / b->model->experts_per_token] : 1;
-    for (int i = 0; i < LANES; i++) lanes[0][i] = gate[i] * factor, lanes[1][i] = up[i] * factor;
-    b->kernels->swiglu(lanes[0], lanes[1], b->model->swiglu_alpha, b->model->swiglu_limit, lanes[2]);
+    float z[LANES], factor = g->fp4 ? step->fp4_factor[member / b->model->experts_per_token] : 1;
+    b->kernels->swiglu(gate, up, factor, b->model->swiglu_alpha, b->model->swiglu_limit, z);
     if (g->block4) {
-        b->products->quantise_fc2(lanes[2], 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
+        b->products->quantise_fc2(z, 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
         return;
     }
-    if (g->fp4) nvfp4_fc2_round_row(lanes[2], 1, lanes[2]);
-    memcpy(g->z + member * width + n, lanes[2], (size_t)(width - n < LANES ? width - n : LANES) * sizeof *g->z);
+    if (g->fp4) nvfp4_fc2_round_row(z, 1, z);
+    memcpy(g->z + member * width + n, z, (size_t)(width - n < LANES ? width - n : LANES) * sizeof *g->z);
 }
 
 /* The sums of up to TILE_ROWS members from `first` on. */
@@ -180,7 +179,10 @@ static const float *multiply_glu(const glu_work *work, const glu *g, const cpu_g
         else
             x[r] = from + row * hidden;
     }
-    if (g->block4) return cpu_multiply_block4(b->products, &step->worker[worker].product, group, groups, x4, rows);
+    /* The worker's next item begins where the groups of gate end. */
+    cpu_group next = {g->gate, group[groups / 2 - 1].group + 1};
+    if (g->block4)
+        return cpu_multiply_block4(b->products, &step->worker[worker].product, group, groups, x4, rows, &next);
     return cpu_multiply(b->products, &step->worker[worker].product, group, groups, x, rows, false);
 }
 
@@ -202,12 +204,24 @@ static void run_glu(const glu_work *work, const glu *g, int64_t item, int worker
             }
 }
 
+/* The plain one's items, which are numbered last, lie among the others as evenly as they can: with many rows they are
+ * arithmetic alone, and while a worker is at one the other has all of the memory for experts with few rows. */
+static int64_t mixed(const glu_work *work, int64_t i)
+{
+    int last = glu_count(work) - 1;
+    glu g = glu_at(work, last);
+    int64_t plain = glu_items(work, &g), routed = work->step->glu_item[last], all = plain + routed;
+    int64_t before = (i * plain + all - 1) / all, after = ((i + 1) * plain + all - 1) / all;
+    return after > before ? routed + before : i - before;
+}
+
 static void run_glus(void *arg, int64_t begin, int64_t end, int worker)
 {
     const glu_work *work = arg;
     const int64_t *item_first = work->step->glu_item;
-    for (int64_t item = begin; item < end; item++) {
+    for (int64_t i = begin; i < end; i++) {
         int low = 0, high = glu_count(work); /* the last one that begins at or before the item, and what is behind it */
+        int64_t item = work->plain ? mixed(work, i) : i;
         while (high - low > 1) *(item_first[(low + high) / 2] <= item ? &low : &high) = (low + high) / 2;
         glu g = glu_at(work, low);
         run_glu(work, &g, item - item_first[low], worker);
@@ -235,7 +249,7 @@ static void add_glus(const glu_work *glus)
 {
     glu_work work = *glus;
     int64_t items = plan_glus(&work);
-    cpu_stage(work.step, items, run_glus, &work, sizeof work);
+    cpu_stage(work.step, items, run_glus, &work, sizeof work)->home = true;
 }
 
 /* ---- Down -------------------------------------------------------------------------------------------------------- */
@@ -257,8 +271,9 @@ typedef struct columns {
 
 /* Products of the item's columns of a weight with rows of z: `members`, or (NULL) rows from `at` on. */
 static const float *multiply_down(const down_work *work, const columns *c, const cpu_linear *w, const float *z,
-                                  const int32_t *members, int64_t at, int rows, int worker)
+                                  const int32_t *members, int64_t at, int rows, const cpu_linear *next, int worker)
 {
+    cpu_group then = {next, c->group};
     const ops_step *step = work->step;
     cpu_group group[MAX_GROUPS] = {{NULL, 0}};
     const float *x[TILE_ROWS] = {NULL};
@@ -272,25 +287,47 @@ static const float *multiply_down(const down_work *work, const columns *c, const
             x[r] = z + row * w->cols;
     }
     if (members && work->block4)
-        return cpu_multiply_block4(step->backend->products, &step->worker[worker].product, group, c->groups, x4, rows);
+        return cpu_multiply_block4(step->backend->products, &step->worker[worker].product, group, c->groups, x4, rows,
+                                   next ? &then : NULL);
+    if (next) cpu_group_ask(&then);
     return cpu_multiply(step->backend->products, &step->worker[worker].product, group, c->groups, x, rows, !members);
 }
 
+/* sum += share * (factor * y) of a group, of which `width` outputs are there. */
+static void add_share(float share, float factor, const float *restrict y, int64_t width, float *restrict sum)
+{
+    if (width >= GROUP) /* in vectors */
+        for (int i = 0; i < GROUP; i++) sum[i] += share * (y[i] * factor);
+    else
+        for (int i = 0; i < width; i++) sum[i] += share * (y[i] * factor);
+}
+
+/* residual += scaling * sum, and y unless it is NULL. */
+static void add_residual(float scaling, const float *restrict sum, const float *restrict y, int64_t width,
+                         float *restrict residual)
+{
+    if (y && width >= GROUP)
+        for (int i = 0; i < GROUP; i++) residual[i] += scaling * sum[i] + y[i];
+    else
+        for (int i = 0; i < width && i < GROUP; i++) residual[i] += y ? scaling * sum[i] + y[i] : scaling * sum[i];
+}
+
 /* step->sum of the item's columns += weight * expert e of its members. */
-static void add_expert(const down_work *work, const columns *c, int e, int worker)
+static void add_expert(const down_work *work, const columns *c, int e, const cpu_linear *next, int worker)
 {
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     float factor = step->backend->options.activation == MOE_ACTIVATION_NVFP4 ? NVFP4_FC2_FACTOR : 1;
     for (int32_t at = step->expert_first[e]; at < step->expert_first[e + 1]; at += TILE_ROWS) {
         int rows = step->expert_first[e + 1] - at < TILE_ROWS ? step->expert_first[e + 1] - at : TILE_ROWS;
-        const float *y = multiply_down(work, c, &work->layer->expert_down[e], step->z, step->members, at, rows, worker);
+        const cpu_linear *down = &work->layer->expert_down[e];
+        const float *y = multiply_down(work, c, down, step->z, step->members, at, rows, next, worker);
         for (int64_t n = 0; n < c->width; n += GROUP)
             for (int r = 0; r < rows; r++, y += GROUP) {
                 int32_t member = step->members[at + r];
                 float share = step->route_weights[member];
                 float *sum = step->sum + (int64_t)(member / m->experts_per_token) * m->hidden + c->first + n;
-                for (int64_t i = 0; i < GROUP && n + i < c->width; i++) sum[i] += share * (y[i] * factor);
+                add_share(share, factor, y, c->width - n, sum);
             }
     }
 }
@@ -304,30 +341,24 @@ static void add_shared(const down_work *work, const columns *c, int worker)
     for (int32_t at = 0; at < step->rows.count; at += TILE_ROWS) {
         int rows = step->rows.count - at < TILE_ROWS ? step->rows.count - at : TILE_ROWS;
         const float *y = NULL;
-        if (work->shared) y = multiply_down(work, c, &work->layer->shared_down, z, NULL, at, rows, worker);
+        if (work->shared) y = multiply_down(work, c, &work->layer->shared_down, z, NULL, at, rows, NULL, worker);
         for (int64_t n = 0; n < c->width; n += GROUP)
             for (int r = 0; r < rows; r++) {
                 float *residual = step->x + (int64_t)(at + r) * m->hidden + c->first + n;
                 const float *sum = step->sum + (int64_t)(at + r) * m->hidden + c->first + n;
-                for (int64_t i = 0; i < GROUP && n + i < c->width; i++) {
-                    float routed = m->routed_scaling * sum[i];
-                    residual[i] += y ? routed + y[i] : routed;
-                }
+                add_residual(m->routed_scaling, sum, y, c->width - n, residual);
                 if (y) y += GROUP;
             }
     }
 }
 
-/* Experts lie apart: the next one with rows is asked for while this one is read. */
-static void ask_for_next_expert(const down_work *work, const columns *c, int e)
+/* Experts lie apart: the next one with rows, or the shared one, is asked for while this one is read. */
+static const cpu_linear *next_down(const down_work *work, int e)
 {
     const int32_t *first = work->step->expert_first;
-    if (first[e + 1] == first[e]) return;
-    for (int next = e + 1; next < work->batch.last; next++) {
-        if (first[next + 1] == first[next]) continue;
-        cpu_group_ask(&(cpu_group){&work->layer->expert_down[next], c->group});
-        return;
-    }
+    for (int next = e + 1; next < work->batch.last; next++)
+        if (first[next + 1] > first[next]) return &work->layer->expert_down[next];
+    return work->shared && work->batch.ends ? &work->layer->shared_down : NULL;
 }
 
 static void down_items(void *arg, int64_t begin, int64_t end, int worker)
@@ -342,10 +373,8 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
         c.width = m->hidden - c.first < c.groups * GROUP ? m->hidden - c.first : c.groups * GROUP;
         for (int64_t t = 0; t < step->rows.count && work->batch.begins; t++)
             memset(step->sum + t * m->hidden + c.first, 0, (size_t)c.width * sizeof *step->sum);
-        for (int e = work->batch.first; e < work->batch.last; e++) {
-            ask_for_next_expert(work, &c, e);
-            add_expert(work, &c, e, worker);
-        }
+        for (int e = work->batch.first; e < work->batch.last; e++)
+            if (step->expert_first[e + 1] > step->expert_first[e]) add_expert(work, &c, e, next_down(work, e), worker);
         if (work->batch.ends) add_shared(work, &c, worker);
     }
 }
@@ -455,6 +484,7 @@ void cpu_experts(ops_step *step, int layer)
         return;
     }
     ((plan_work *)planned->arg)->glus = cpu_stage(step, 0, run_glus, &gate_up, sizeof gate_up);
+    ((plan_work *)planned->arg)->glus->home = true;
     add_down(&down);
     cpu_flush(step);
 }

@@ -20,12 +20,14 @@ INLINE void sigmoid(vec *value)
     *value = 1.0f / (1.0f + e);
 }
 
-TARGET static void swiglu_lanes(const float *gate, const float *up, float alpha, float limit, float *out)
+TARGET static void swiglu_lanes(const float *gate, const float *up, float factor, float alpha, float limit,
+                                float *out)
 {
     for (int i = 0; i < LANES; i += WIDTH) {
         vec g, u, cap = SPLAT(limit);
         LOAD(g, gate + i);
         LOAD(u, up + i);
+        g = g * factor, u = u * factor;
         g = SELECT(g > cap, cap, g);
         u = SELECT(u > cap, cap, u);
         u = SELECT(u < -cap, -cap, u);

@@ -447,8 +447,11 @@ static void apply_factors(const cpu_group *group, int groups, int rows, float *s
     for (int g = 0; g < groups; g++) {
         const cpu_linear *w = group[g].w;
         if (w->format != WEIGHT_NVFP4) continue;
-        float *y = sums + g * rows * GROUP;
-        for (int i = 0; i < rows * GROUP; i++) y[i] = w->divides ? y[i] / w->factor : y[i] * w->factor;
+        float *y = sums + g * rows * GROUP, factor = w->factor;
+        if (w->divides)
+            for (int i = 0; i < rows * GROUP; i++) y[i] /= factor;
+        else
+            for (int i = 0; i < rows * GROUP; i++) y[i] *= factor;
     }
 }
 
@@ -480,17 +483,22 @@ const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work,
 }
 
 const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch *work, const cpu_group *group,
-                                 int groups, const cpu_block4 *const *x, int rows)
+                                 int groups, const cpu_block4 *const *x, int rows, const cpu_group *next)
 {
     assert(rows <= TILE_ROWS && groups <= MAX_GROUPS && group->w->format == WEIGHT_NVFP4);
-    enum { CHUNK = 16 }; /* blocks; with many rows the groups take turns */
-    int64_t blocks = group->w->cols / NVFP4_GROUP, chunk = rows <= BLOCK4_ROWS ? blocks : CHUNK;
+    enum { FAR = 32, CHUNK = 64 }; /* rows that stay near while a group is read; blocks at a time with more */
+    int64_t blocks = group->w->cols / NVFP4_GROUP, chunk = rows <= FAR ? blocks : CHUNK;
     memset(work->sums, 0, (size_t)(rows * groups) * GROUP * sizeof(float));
     for (int64_t at = 0; at < blocks; at += chunk)
         for (int g = 0; g < groups; g++) {
-            if (rows <= BLOCK4_ROWS) ask_for_next(&group[g], groups - g);
-            products->multiply_block4(x, rows, group_data(&group[g]), at, at + chunk < blocks ? at + chunk : blocks,
-                                      work->expanded, work->sums + g * rows * GROUP);
+            int64_t end = at + chunk < blocks ? at + chunk : blocks;
+            const uint8_t *ahead = group_data(group) + lines_of(WEIGHT_NVFP4, end * NVFP4_GROUP) * LINE;
+            if (g + 1 < groups)
+                ahead = group_data(&group[g + 1]) + lines_of(WEIGHT_NVFP4, at * NVFP4_GROUP) * LINE;
+            else if (end == blocks)
+                ahead = next ? group_data(next) : group_data(&group[g]) + group[g].w->group_bytes;
+            products->multiply_block4(x, rows, group_data(&group[g]), at, end, ahead, work->expanded,
+                                      work->sums + g * rows * GROUP);
         }
     apply_factors(group, groups, rows, work->sums);
     return work->sums;

@@ -76,8 +76,9 @@ enum {
  */
 const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work, const cpu_group *group, int groups,
                           const float *const *x, int rows, bool sliced);
-/* The same for 4-bit inputs x[r] [K / 16] and NVFP4 groups. */
+/* The same for 4-bit inputs x[r] [K / 16] and NVFP4 groups. The beginning of `next` (NULL: of what lies behind the last
+ * group) is asked for meanwhile. */
 const float *cpu_multiply_block4(const cpu_products *products, const cpu_scratch *work, const cpu_group *group,
-                                 int groups, const cpu_block4 *const *x, int rows);
+                                 int groups, const cpu_block4 *const *x, int rows, const cpu_group *next);
 
 #endif

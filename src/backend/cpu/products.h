@@ -30,7 +30,6 @@
 enum {
     GROUP = 2 * LANES,  /* outputs of a group */
     FEW_ROWS = 8,       /* rows that a `few` function takes */
-    BLOCK4_ROWS = 32,   /* rows with which multiply_block4 takes whole groups, which it may read several times */
     K_CHUNK = 128,      /* columns expanded at a time; a multiple of all units */
     NVFP4_OFFSET = 117, /* scales of a packed weight are 2^-117 of their value */
 };
@@ -83,9 +82,9 @@ typedef struct cpu_products {
                            const float *const *ahead, float *sums);
 
     /* sums [rows][32] += nvfp4 columns of blocks [begin, end) of 16, begin a multiple of 4, times x[r][begin ..].
-     * scratch [K_CHUNK][32]. */
+     * Meanwhile what begins at `next` may be asked for. scratch [K_CHUNK][32]. */
     void (*multiply_block4)(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
-                            void *scratch, float *sums);
+                            const uint8_t *next, void *scratch, float *sums);
     /* The activation quantisers of number/nvfp4.h, straight to such inputs: x [blocks * 16]; the first returns the
      * row's factor. */
     float (*quantise_fc1)(const float *x, int64_t blocks, cpu_block4 *out);

@@ -22,18 +22,20 @@
 #define BLOCK4
 
 /* A block of a group: for each panel the four registers of four columns a lane, 2 * E2M1 + 12 as bytes, and the scales.
- * In memory ten lines. */
+ */
 typedef struct block4 {
     __m512i code[2][4];
     __m512 scale[2];
 } block4;
 
-/* Asks for the lines of a block, or of what lies behind the group. */
-TARGET INLINE void ask_block4(const uint8_t *group, int64_t block, int ahead)
+enum { AHEAD4 = 56 }; /* blocks, whole units of 1,152 bytes: about AHEAD_NVFP4 */
+
+/* Asks for the lines of a block. */
+TARGET INLINE void ask_block4(const uint8_t *group, int64_t block)
 {
     const uint8_t *line = group + block / 4 * (2 * NVFP4_UNIT_LINES * LINE) + quarter(block % 4, 2);
     UNROLL
-    for (int i = 0; i < 5; i++) ask(line + i * LINE, ahead);
+    for (int i = 0; i < 5; i++) ask(line + i * LINE, 0);
 }
 
 TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
@@ -50,16 +52,6 @@ TARGET INLINE void read_block4(const uint8_t *group, int64_t block, block4 *b)
             b->code[p][2 * j + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table);
         }
         b->scale[p] = nvfp4_scale(unit + p * UNIT, block % 4);
-    }
-}
-
-TARGET INLINE void load_block4(const block4 *from, block4 *b)
-{
-    UNROLL
-    for (int p = 0; p < 2; p++) {
-        UNROLL
-        for (int i = 0; i < 4; i++) b->code[p][i] = _mm512_load_si512(&from->code[p][i]);
-        b->scale[p] = _mm512_load_ps(&from->scale[p]);
     }
 }
 
@@ -82,87 +74,42 @@ TARGET INLINE void use_block4(const int R, const cpu_block4 *const *x, int64_t b
     }
 }
 
-enum { CHUNK4 = 16 }; /* blocks that are expanded at a time: ten lines each, 10 KiB */
-
-/* R rows with the blocks of a group as they are. */
+/* R rows with the blocks of a group as they are. With `asks`, the blocks to come are asked for, and behind the last one
+ * those that begin at `next`. */
 TARGET INLINE void walk_block4(const int R, const cpu_block4 *const *x, const uint8_t *group, int64_t begin,
-                               int64_t end, float *sums)
+                               int64_t end, const uint8_t *next, bool asks, float *sums)
 {
     __m512 sum[8][2];
     load_sums(R, R, sums, sum);
     for (int64_t block = begin; block < end; block++) {
         block4 b;
-        ask_block4(group, block, AHEAD_NVFP4);
+        int64_t left = end - block - AHEAD4;
+        if (asks) ask_block4(left > 0 ? group : next, left > 0 ? block + AHEAD4 : -left);
         read_block4(group, block, &b);
         use_block4(R, x, block, &b, sum);
     }
     store_sums(R, R, sum, sums);
 }
 
-/*
- * The same with expanded blocks `w` and R rows of which `rows` count. The lines of the next chunk are asked for here,
- * those of every `share`th block from `first` on, and not while expanding: that takes no longer than it takes to read
- * them, and the memory would rest while rows are multiplied.
- */
-TARGET INLINE void tile_block4(const int R, const cpu_block4 *const *x, int rows, const block4 *w, const uint8_t *group,
-                               int64_t begin, int64_t end, int first, int share, float *sums)
+/* Rows in tiles of about the same size: reading the blocks again for every tile, from the second-level cache, costs less
+ * than storing them expanded, and both less than rows that do not count. */
+TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
+                                   int64_t end, const uint8_t *next, void *scratch, float *sums)
 {
-    __m512 sum[8][2];
-    const cpu_block4 *row[8];
-    UNROLL
-    for (int r = 0; r < R; r++) row[r] = x[r < rows ? r : rows - 1];
-    load_sums(R, rows, sums, sum);
-    for (int64_t block = begin, next = begin + first; block < end; block++, w++) {
-        block4 b;
-        if (block == next) {
-            ask_block4(group, block + CHUNK4, 0);
-            next += share;
-        }
-        load_block4(w, &b);
-        use_block4(R, row, block, &b, sum);
-    }
-    store_sums(R, rows, sum, sums);
-}
-
-/* Up to BLOCK4_ROWS rows in tiles of as many rows as there are, of about the same size: reading the blocks again for
- * every tile costs less than storing them, and both less than rows that do not count. */
-TARGET static void few_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
-                              float *sums)
-{
-    for (int tiles = (rows + 7) / 8, r; tiles > 0; tiles--, x += r, rows -= r, sums += r * GROUP) {
+    (void)scratch;
+    bool asks = true;
+    for (int tiles = (rows + 7) / 8, r; tiles > 0; tiles--, x += r, rows -= r, sums += r * GROUP, asks = false) {
         r = (rows + tiles - 1) / tiles;
         switch (r) {
-        case 1: walk_block4(1, x, group, begin, end, sums); break;
-        case 2: walk_block4(2, x, group, begin, end, sums); break;
-        case 3: walk_block4(3, x, group, begin, end, sums); break;
-        case 4: walk_block4(4, x, group, begin, end, sums); break;
-        case 5: walk_block4(5, x, group, begin, end, sums); break;
-        case 6: walk_block4(6, x, group, begin, end, sums); break;
-        case 7: walk_block4(7, x, group, begin, end, sums); break;
-        default: walk_block4(8, x, group, begin, end, sums); break;
+        case 1: walk_block4(1, x, group, begin, end, next, asks, sums); break;
+        case 2: walk_block4(2, x, group, begin, end, next, asks, sums); break;
+        case 3: walk_block4(3, x, group, begin, end, next, asks, sums); break;
+        case 4: walk_block4(4, x, group, begin, end, next, asks, sums); break;
+        case 5: walk_block4(5, x, group, begin, end, next, asks, sums); break;
+        case 6: walk_block4(6, x, group, begin, end, next, asks, sums); break;
+        case 7: walk_block4(7, x, group, begin, end, next, asks, sums); break;
+        default: walk_block4(8, x, group, begin, end, next, asks, sums); break;
         }
-    }
-}
-
-TARGET static void many_block4(const cpu_block4 *const *x, int rows, const block4 *w, const uint8_t *group,
-                               int64_t begin, int64_t end, float *sums)
-{
-    int r = 0, tiles = (rows + 7) / 8, tile = 0;
-    for (; rows - r > 4; r += 8) tile_block4(8, x + r, rows - r, w, group, begin, end, tile++, tiles, sums + r * GROUP);
-    if (r < rows) tile_block4(4, x + r, rows - r, w, group, begin, end, tile, tiles, sums + r * GROUP);
-}
-
-TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
-                                   int64_t end, void *scratch, float *sums)
-{
-    if (rows <= BLOCK4_ROWS) {
-        few_block4(x, rows, group, begin, end, sums);
-        return;
-    }
-    for (int64_t at = begin; at < end; at += CHUNK4) {
-        int64_t stop = at + CHUNK4 < end ? at + CHUNK4 : end;
-        for (int64_t block = at; block < stop; block++) read_block4(group, block, (block4 *)scratch + (block - at));
-        many_block4(x, rows, scratch, group, at, stop, sums);
     }
 }
 

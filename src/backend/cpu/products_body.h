@@ -296,8 +296,9 @@ TARGET INLINE void expand_block4(const uint8_t *group, int64_t block, float *out
 }
 
 TARGET static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin,
-                                   int64_t end, void *scratch, float *sums)
+                                   int64_t end, const uint8_t *next, void *scratch, float *sums)
 {
+    (void)next;
     float *w = scratch;
     for (int64_t block = begin; block < end; block++) {
         expand_block4(group, block, w);

@@ -306,8 +306,9 @@ INLINE void tile_block4(const int R, const int C, const cpu_block4 *const *x, co
 }
 
 static void multiply_block4(const cpu_block4 *const *x, int rows, const uint8_t *group, int64_t begin, int64_t end,
-                            void *scratch, float *sums)
+                            const uint8_t *next, void *scratch, float *sums)
 {
+    (void)next;
     enum { CHUNK = 16 }; /* blocks of 640 bytes */
     for (int64_t at = begin; at < end; at += CHUNK) {
         int64_t stop = at + CHUNK < end ? at + CHUNK : end;
