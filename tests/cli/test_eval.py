@@ -37,7 +37,8 @@ def check_usage(model):
                         ((model, "--selection", "best"), "'best'"), ((model, "--selection", "trained,"), "--selection"),
                         ((model, "--count", -1), "--count"), ((model, "--count", "few"), "--count"),
                         ((model, "--threads", -1), "--threads"), ((model, "--kv-cache-dtype", "int4"), "int4"),
-                        ((model, "--readback", "e5m2", "--kv-cache-dtype", "nvfp4"), "e5m2"), ((model, "--nonsense"), "--nonsense"),
+                        ((model, "--readback", "e5m2", "--kv-cache-dtype", "nvfp4"), "e5m2"),
+                        ((model, "--nonsense"), "--nonsense"),
                         ((model, "--kv-cache-dtype", "bf16,fp8,nvfp4", "--selection", "trained,random,dense"), "8 ways")]:
         r = run(*flags)
         assert r.returncode == 2 and not r.stdout, (flags, r)
@@ -126,7 +127,8 @@ def main():
         model = small_text_model.make(pathlib.Path(folder) / "model")
         check_usage(model)
         check_random_model(model)
-        if NANO.exists():
+        sanitized = b"__asan_init" in pathlib.Path(HAYATE).read_bytes() # minutes, and hardly another line of the program
+        if NANO.exists() and not sanitized:
             check_ways(shorter(pathlib.Path(folder) / "nano"))
             check_seeds()
             check_tables()

@@ -251,7 +251,7 @@ static void test_inverse(void **state)
         }
         json_t *offered = json_pack("[{s:{s:s, s:{s:s, s:o}}}]", "function", "name", "f", "parameters", "type",
                                     "object", "properties", properties);
-        json_t *calls = json_pack("[{s:s, s:O}, {s:s, s:o}]", "name", "f", "arguments", values, "name", "g",
+        json_t *calls = json_pack("[{s:s, s:o}, {s:s, s:o}]", "name", "f", "arguments", values, "name", "g",
                                   "arguments", json_object());
         json_t *messages = json_pack("[{s:s, s:s, s:O}]", "role", "assistant", "content", "Now.", "tool_calls", calls);
         buffer out = {0};
