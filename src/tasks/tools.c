@@ -324,7 +324,7 @@ static void make(task_split split, draw *d, int length, task *t)
 {
     static const char *const modes[] = {"adaptive", "disabled", "enabled"};
     static const int mode_weights[] = {70, 15, 15}, weights[] = {48, 17, 7, 24, 9, 7};
-    talk k = {.t = t, .split = split, .d = d, .renamed = draw_chance(d, 0.35)};
+    talk k = {.t = t, .split = split, .d = d, .renamed = draw_chance(d, split == TASK_TRAIN ? 0.6 : 0.35)};
     const char *thinking = modes[draw_weighted(d, mode_weights, 3)];
     task_start(t, 0, thinking, draw_chance(d, 0.15) ? word_system(d) : NULL);
     offer_tools(&k);

@@ -51,11 +51,12 @@ class Job:
         self.shape = draft.shape_for(self.target.s)
         self.kinds = [(share, ((a.tokens // n, n),), anchors) for share, n, anchors in KINDS[a.tiny]]
         torch.manual_seed(a.seed + 7)
-        self.model = draft.Drafter(self.shape).to(run.device)
+        self.peak = 3e-4 if a.go_on else 1e-3
+        self.model = (export.load_draft(a.model) if a.go_on else draft.Drafter(self.shape)).to(run.device)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
         self.groups = [matrices + vectors]
-        self.optimisers = [torch.optim.AdamW([dict(params=matrices), dict(params=vectors)], lr=1e-3, betas=(0.9, 0.95),
+        self.optimisers = [torch.optim.AdamW([dict(params=matrices), dict(params=vectors)], lr=self.peak, betas=(0.9, 0.95),
                                              weight_decay=0.0, fused=run.kind == "cuda")]
         self.rows, self.held = Rows(a.data), Rows(a.held_out) if a.held_out else None
         self.losses, self.dense = losses, None
@@ -68,7 +69,7 @@ class Job:
             self.losses = torch.compile(losses, dynamic=False)
 
     def rates(self, x):
-        return (1e-3 * min(1.0, (x + 1e-3) / 0.05) * 0.5 * (1 + math.cos(math.pi * min(1.0, x))),)
+        return (self.peak * min(1.0, (x + 1e-3) / 0.05) * 0.5 * (1 + math.cos(math.pi * min(1.0, x))),)
 
     def kind(self, step):
         u = step * 0x9E3779B97F4A7C15 % 2 ** 64 / 2 ** 64 * sum(k[0] for k in self.kinds)

@@ -3,14 +3,15 @@
 
     python3 nano.py STAGE --out DIR --data SETS [--minutes M] [--gpus N]
 
-STAGE: pretrain, index, sparse, plain, drafter, export, compare. A stage goes on from the state that the one before it left
+STAGE: pretrain, index, sparse, plain, tune, tune-plain, drafter, export, compare. A stage goes on from the state that the one before it left
 in --out (sparse and plain both from index), and from its own state if it was cut off.
 """
 import argparse
 import os
 import sys
 
-STAGES = ("pretrain", "index", "sparse", "plain", "drafter", "export", "compare")
+TRAINED = ("pretrain", "index", "sparse", "plain", "tune", "tune-plain", "drafter")
+STAGES = TRAINED + ("export", "compare")
 
 
 def arguments(argv=None):
@@ -30,7 +31,8 @@ def arguments(argv=None):
                    help="sparse stages: the blocks that the index branch's loss covers")
     p.add_argument("--kernel", choices=("flex", "chunked"), default="flex", help="attention over selected blocks")
     p.add_argument("--from-stage", default="sparse", help="drafter and export: the target's stage (plain: the twin)")
-    p.add_argument("--model", help="drafter, compare: the target's folder; export: the folder to write")
+    p.add_argument("--model", help="tune, drafter, compare: the target's folder; export: the folder to write")
+    p.add_argument("--go-on", action="store_true", help="drafter: from the one that the target's folder has, at a lower rate")
     p.add_argument("--engine", help="compare: the hayate binary")
     p.add_argument("--prompts", type=int, default=50, help="compare: greedy answers")
     p.add_argument("--reserve", type=float, default=3, help="seconds of --minutes kept for the end")
@@ -82,7 +84,7 @@ def spawn(a, stage):
 
 def main():
     a = arguments()
-    if a.stage in ("pretrain", "index", "sparse", "plain", "drafter"):
+    if a.stage in TRAINED:
         spawn(a, a.stage)
     elif a.stage == "export":
         import export

@@ -4,6 +4,9 @@ pretrain  dense attention, bf16, short rows; from half of the time on some of 4,
 index     long rows with dense attention; the index branch learns which blocks get the attention.
 sparse    attention over the selected blocks, everything rounded as it is served (QAT).
 plain     the same without rounding: the twin.
+tune      short rows, most of them tool calls, rounded as it is served; starts from a packed folder (--model), whose
+          index branch it leaves alone.
+tune-plain  the same for the twin, without rounding.
 """
 import dataclasses
 
@@ -11,6 +14,7 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 
+import export
 import m3
 import quant
 import sparse
@@ -26,6 +30,7 @@ PLANS = {
     "sparse": ((0.35, 0.0, SHORT), (0.3, 0.0, ((1.0, 4096),)), (0.35, 0.0, ((1.0, 16384),))),
 }
 PLANS["plain"] = PLANS["sparse"]
+PLANS["tune"] = PLANS["tune-plain"] = ((1.0, 0.0, ((0.5, 1024), (0.5, 2048))),)
 TINY = {512: 512, 1024: 1024, 4096: 1024, 16384: 2048}
 BEFORE = {"index": "pretrain", "sparse": "index", "plain": "index"}
 
@@ -43,6 +48,8 @@ def rates(stage, a):
             "index": lambda x: (fall(x, 0.2 * peak, 0.2 * peak, 0, 0.03), fall(x, peak, 0.4 * peak, 0.5, 0.05)),
             "sparse": lambda x: (fall(x, 0.2 * peak, 0.0, 0.2, 0.03), fall(x, 0.4 * peak, 0.02 * peak, 0.2, 0.03)),
             "plain": lambda x: (fall(x, 0.2 * peak, 0.0, 0.2, 0.03), fall(x, 0.4 * peak, 0.02 * peak, 0.2, 0.03)),
+            "tune": lambda x: (fall(x, 0.15 * peak, 0.0, 0.1, 0.05), 0.0),
+            "tune-plain": lambda x: (fall(x, 0.15 * peak, 0.0, 0.1, 0.05), 0.0),
             }[stage]
 
 
@@ -63,11 +70,15 @@ class Job:
     def __init__(self, run):
         a, stage = run.a, run.stage
         self.run, self.kinds, self.tokens = run, layouts(stage, a), a.tokens
-        self.model = trainer.load_model(run, BEFORE[stage]) if stage in BEFORE and not a.warm else m3.M3(
-            trainer.tiny_shape() if a.tiny else m3.Shape())
+        if stage in BEFORE and not a.warm:
+            self.model = trainer.load_model(run, BEFORE[stage])
+        elif stage.startswith("tune") and not a.warm:
+            self.model = export.load(a.model)
+        else:
+            self.model = m3.M3(trainer.tiny_shape() if a.tiny else m3.Shape())
         self.model = self.model.to(run.device)
         self.shape = self.model.s
-        self.quantised = quant.ALL if stage == "sparse" else 0
+        self.quantised = quant.ALL if stage in ("sparse", "tune") else 0
         index = [p for n, p in self.model.named_parameters() if ".index." in n]
         trunk = [(n, p) for n, p in self.model.named_parameters() if ".index." not in n]
         decayed = [p for n, p in trunk if p.ndim > 1 and n not in ("embed", "head") and not n.endswith("feed.gate")]
@@ -108,7 +119,7 @@ class Job:
 
     def way(self, batch):
         rows = {int(k[5:]): v for k, v in batch.items() if k.startswith("rows-")} if batch else {}
-        kind = "sparse" if self.run.stage in ("sparse", "plain") else "dense"
+        kind = "sparse" if self.run.stage in ("sparse", "plain", "tune", "tune-plain") else "dense"
         return sparse.Way(kind, rows=rows or None, limit=self.run.a.kl == "selected", kernel=self.kernel,
                           compiled=self.flex, dense=self.dense)
 
