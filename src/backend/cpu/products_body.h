@@ -179,11 +179,29 @@ TARGET static void multiply_f32(const float *const *x, int64_t begin, int rows, 
 
 /* ---- Quantising 4-bit activations --------------------------------------------------------------------------------- */
 
+/* Folds 16 lanes in halves: left to the compiler, lanes would be taken out one by one. */
+typedef int32_t lanes8 __attribute__((vector_size(32)));
+typedef int32_t lanes4 __attribute__((vector_size(16)));
+
+TARGET INLINE void fold_lanes(const bool sum, const int32_t *lane, int32_t *out)
+{
+    lanes8 a, b;
+    lanes4 c, d;
+    memcpy(&a, lane, sizeof a);
+    memcpy(&b, lane + 8, sizeof b);
+    a = sum ? a + b : ((a > b) & a) | (~(a > b) & b);
+    memcpy(&c, &a, sizeof c);
+    memcpy(&d, (const char *)&a + sizeof c, sizeof d);
+    c = sum ? c + d : ((c > d) & c) | (~(c > d) & d);
+    *out = c[0];
+    for (int i = 1; i < 4; i++) *out = sum ? *out + c[i] : *out > c[i] ? *out : c[i];
+}
+
 /* max|x| of 16 * blocks values; NaN if one of them is: as whole numbers, magnitudes keep their order and NaN is last. */
 TARGET INLINE float largest(const float *x, int64_t blocks)
 {
     vec_int most[PARTS] = {{0}};
-    int32_t lane[LANES];
+    int32_t lane[LANES], top;
     float amax;
     for (int64_t i = 0; i < blocks * LANES; i += LANES)
         UNROLL
@@ -194,10 +212,8 @@ TARGET INLINE float largest(const float *x, int64_t blocks)
             most[p] = (vec_int)SELECT(v > most[p], v, most[p]);
         }
     memcpy(lane, most, sizeof lane);
-    for (int i = 0; i < 8; i++) lane[i] = lane[i] > lane[i + 8] ? lane[i] : lane[i + 8];
-    for (int i = 0; i < 4; i++) lane[i] = lane[i] > lane[i + 4] ? lane[i] : lane[i + 4];
-    for (int i = 1; i < 4; i++) lane[0] = lane[0] > lane[i] ? lane[0] : lane[i];
-    memcpy(&amax, lane, sizeof amax);
+    fold_lanes(false, lane, &top);
+    memcpy(&amax, &top, sizeof amax);
     return amax;
 }
 
@@ -222,7 +238,7 @@ TARGET INLINE void codes16(const float *x, float unit, int32_t *out)
 TARGET INLINE void make_block4(const float *x, uint8_t scale, float unit, cpu_block4 *out)
 {
     typedef int8_t bytes __attribute__((vector_size(16)));
-    int32_t code[LANES], sum = 0;
+    int32_t code[LANES], sum;
     int8_t small[LANES];
     bytes narrow;
     codes16(x, unit, code);
@@ -230,8 +246,7 @@ TARGET INLINE void make_block4(const float *x, uint8_t scale, float unit, cpu_bl
     memcpy(&narrow, small, sizeof narrow);
     narrow = __builtin_shufflevector(narrow, narrow, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
     memcpy(out->code, &narrow, sizeof narrow);
-    for (int i = 0; i < 8; i++) code[i] += code[i + 8];
-    for (int i = 0; i < 4; i++) sum += code[i] + code[i + 4];
+    fold_lanes(true, code, &sum);
     out->scale = e4m3_to_float(scale) * 0x1p115f; /* NVFP4_OFFSET, and 1/4 */
     out->correction = -12 * sum;
 }
