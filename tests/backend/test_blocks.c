@@ -10,6 +10,8 @@
 #include "number/e2m1.h"
 #include "number/nvfp4.h"
 
+#include <float.h>
+
 static const cpu_blocks *all[4];
 static int count;
 
@@ -420,8 +422,12 @@ static void attend_case(const attention_case *a, const cpu_blocks *blocks, bool 
             for (int h = 0; h < a->heads; h++)
                 twin(&a->keys[b], &a->values[b], a->integers, a->q + (r * a->heads + h) * dim, scale, tokens, !seen[r],
                      &want[r * LANES + h]);
-            rows[n] = (cpu_query_row){query + (size_t)r * row, factor[r], tokens, !seen[r], &states[r],
-                                      out + (size_t)r * row};
+            rows[n] = (cpu_query_row){.query = query + (size_t)r * row,
+                                      .factor = factor[r],
+                                      .tokens = tokens,
+                                      .first = !seen[r],
+                                      .state = &states[r],
+                                      .out = out + (size_t)r * row};
             if (apart && seen[r]) {
                 rows[n].first = true, rows[n].state = &lone, rows[n].out = alone;
                 blocks->attend(&block, &rows[n], 1, scratch);
@@ -483,6 +489,83 @@ static void attention(void **state)
             }
 }
 
+/* Rows side by side in the lanes, each with its own number of tokens of every block, against each row by itself. */
+static void abreast_case(const attention_case *a, const cpu_blocks *blocks)
+{
+    int dim = a->dim, heads = a->heads, rows = LANES / heads < ROWS_TESTED ? LANES / heads : ROWS_TESTED;
+    size_t floats = (size_t)dim * LANES;
+    float *query = lines(floats), *out = lines((ROWS_TESTED + 1) * floats), *scratch = lines(ATTEND_SCRATCH(dim, 1));
+    float *all_out = out + ROWS_TESTED * floats, factor[LANES];
+    cpu_softmax states[ROWS_TESTED], together;
+    bool seen[ROWS_TESTED] = {false};
+    for (int n = 0; n < LANES; n++) together.max[n] = -FLT_MAX, together.sum[n] = 0;
+    for (int r = 0; r <= rows; r++) { /* the last: all of them */
+        const float *q = r < rows ? a->q + r * heads * dim : a->q;
+        int n = r < rows ? heads : rows * heads;
+        for (int i = 0; i < LANES; i++) factor[i] = 1;
+        if (a->integers)
+            blocks->query_pairs(q, (size_t)dim, n, dim, (int32_t *)query, factor);
+        else
+            blocks->query_lanes(q, (size_t)dim, n, dim, query);
+        for (int b = 0; b < BLOCKS_TESTED; b++) {
+            cpu_block block = {.dim = dim,
+                               .format = a->keys[b].format,
+                               .integers = a->integers,
+                               .round = a->round,
+                               .keys = a->keys[b].data,
+                               .key_scales = a->keys[b].scales,
+                               .values = a->values[b].data,
+                               .value_scales = a->values[b].scales};
+            cpu_query_row row = {.query = query, .factor = factor};
+            int32_t visible[LANES] = {0};
+            for (int i = 0; i < rows; i++) {
+                int tokens = a->tokens[b][i];
+                for (int h = 0; h < heads; h++) visible[i * heads + h] = tokens;
+                if ((i == r || r == rows) && tokens > row.tokens) row.tokens = tokens;
+            }
+            if (row.tokens == 0) continue;
+            if (r < rows) {
+                row.first = !seen[r], row.state = &states[r], row.out = out + (size_t)r * floats;
+                seen[r] = true;
+            } else {
+                row.visible = visible, row.state = &together, row.out = all_out;
+            }
+            blocks->attend(&block, &row, 1, scratch);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < heads && seen[r]; h++) {
+            int lane = r * heads + h;
+            expect_bits(&together.max[lane], &states[r].max[h], 1);
+            expect_bits(&together.sum[lane], &states[r].sum[h], 1);
+            for (int d = 0; d < dim; d++)
+                expect_bits(&all_out[d * LANES + lane], &out[(size_t)r * floats + (size_t)(d * LANES + h)], 1);
+        }
+    float *scratches[] = {query, out, scratch};
+    for (size_t i = 0; i < sizeof scratches / sizeof *scratches; i++) memory_free(scratches[i]);
+}
+
+static void rows_abreast(void **state)
+{
+    (void)state;
+    for (int f = 0; f < 3; f++)
+        for (int i = 0; i < DIMS; i++)
+            for (int kind = 0; kind < 8; kind++) {
+                attention_case a = {.dim = dims[i], .round = kind == 7, .heads = 1 + kind};
+                a.integers = formats[f] == CACHE_NVFP4 && !a.round;
+                a.q = random_queries(ROWS_TESTED * a.heads, a.dim);
+                for (int b = 0; b < BLOCKS_TESTED; b++) {
+                    a.keys[b] = coded_make(formats[f], false, a.dim, a.round, kind == 1);
+                    a.values[b] = coded_make(formats[f], true, a.dim, a.round, false);
+                    for (int r = 0; r < ROWS_TESTED; r++)
+                        a.tokens[b][r] = random_below(3) ? token_counts[random_below(COUNTS)] : random_below(2) ? 128 : 0;
+                }
+                for (int v = 0; v < count; v++) abreast_case(&a, all[v]);
+                for (int b = 0; b < BLOCKS_TESTED; b++) coded_free(&a.keys[b]), coded_free(&a.values[b]);
+                free(a.q);
+            }
+}
+
 /* Softmax over blocks of 1 to 128 tokens against double arithmetic. */
 static void softmax(void **state)
 {
@@ -520,7 +603,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding), cmocka_unit_test(integer_keys), cmocka_unit_test(encoding),
         cmocka_unit_test(queries),  cmocka_unit_test(scores),       cmocka_unit_test(not_a_number),
-        cmocka_unit_test(attention), cmocka_unit_test(softmax),
+        cmocka_unit_test(attention), cmocka_unit_test(rows_abreast), cmocka_unit_test(softmax),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

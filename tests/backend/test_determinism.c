@@ -44,6 +44,26 @@ static const model_kind quantised_kind = {
     .expert = WEIGHT_NVFP4,
     .divides = true,
 };
+/* Two heads to a KV head, so that eight rows share the lanes of attention. */
+static const model_kind narrow_kind = {
+    .layers = 3,
+    .hidden = 64,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 32,
+    .index_dim = 32,
+    .index_top = 2,
+    .rotary_dim = 32,
+    .experts = 4,
+    .per_token = 2,
+    .expert_width = 32,
+    .shared_width = 32,
+    .dense_width = 64,
+    .vocab = 136,
+    .linear = WEIGHT_MXFP8,
+    .expert = WEIGHT_NVFP4,
+    .divides = true,
+};
 
 /* Two sequences long enough to leave blocks out, two short ones; and what an emulated processor has the time for. */
 enum { SEQUENCES = 4 };
@@ -257,6 +277,9 @@ static void row_by_row(void **state)
     run other = base;
     other.chunk = 1, other.garbage = 0xFF;
     compare_runs(&quantised_kind, base, &other, 1);
+    compare_runs(&narrow_kind, base, &other, 1);
+    base.main = other.main = CACHE_BF16;
+    compare_runs(&narrow_kind, base, &other, 1);
 }
 
 static void instruction_sets(const model_kind *kind, run base)

@@ -43,12 +43,14 @@ typedef struct cpu_block {
     size_t next_bytes;
 } cpu_block;
 
-/* One query row of up to 16 heads of a KV head. */
+/* One query row of up to 16 heads of a KV head, or some rows side by side. */
 typedef struct cpu_query_row {
-    const void *query;   /* int32 [dim/2][16] pairs of I with integers, else float [dim][16] bf16 values */
-    const float *factor; /* [16] what turns sums into exponents of 2: scale log2(e), with integers times 2^-s / 2 */
-    int tokens;          /* that the row sees of the block, 1 .. 128 */
-    bool first;          /* state and out become those of the block; otherwise it is folded into them */
+    const void *query;      /* int32 [dim/2][16] pairs of I with integers, else float [dim][16] bf16 values */
+    const float *factor;    /* [16] what turns sums into exponents of 2: scale log2(e), with integers times 2^-s / 2 */
+    int tokens;             /* that the row sees of the block, 1 .. 128 */
+    const int32_t *visible; /* [16] tokens that each lane sees, at most `tokens`; NULL: all of them. 0 leaves the lane's
+                               state and outputs as they are. Only finite values can be hidden from a lane */
+    bool first; /* state and out become those of the block, without `visible`; otherwise it is folded into them */
     cpu_softmax *state;
     float *out; /* [dim][16]: O */
 } cpu_query_row;

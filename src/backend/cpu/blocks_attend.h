@@ -143,12 +143,33 @@ INLINE void fold_state(float *max, float *sum, const vec *block_max, const vec *
     STORE(sum, s);
 }
 
+/*
+ * Tokens that lanes do not see get the exponent -inf, and so the weight 0; the maximum becomes that of the others.
+ * Where a lane sees none it is that of the state: the state and the outputs, which are multiplied with 2^0, stay.
+ */
+INLINE void hide_tokens(const int32_t *visible, int tokens, const float *state_max, float *s, vec *max)
+{
+    vec_int seen;
+    vec m = SPLAT(-INFINITY), hidden = m, old;
+    LOAD(seen, visible);
+    LOAD(old, state_max);
+    for (int t = 0; t < tokens; t++) {
+        vec x;
+        LOAD(x, s + t * LANES);
+        x = SELECT(seen > t, x, hidden);
+        m = MAXIMUM(x, m);
+        STORE(s + t * LANES, x);
+    }
+    *max = SELECT(seen > 0, m, old);
+}
+
 /* Exponents of a row become weights, its maximum and sum go into the state; keep and add [16] for the outputs. */
 INLINE void weigh_row(const cpu_query_row *row, float *s, const float *largest, float *keep, float *add)
 {
     for (int p = 0; p < LANES; p += WIDTH) {
         vec max, sum, k = {0}, a = {0};
         LOAD(max, largest + p);
+        if (row->visible) hide_tokens(row->visible + p, row->tokens, row->state->max + p, s + p, &max);
         block_weights(s + p, row->tokens, &max, &sum);
         if (row->first) {
             STORE(row->state->max + p, max);
