@@ -297,8 +297,9 @@ static hy_status make_haystack(const hy_model *model, const eval_options *o, int
     int tokens = length;
     for (int tries = 0;; tries++) {
         hy_status status = try_haystack(model, o, length, number, tokens, h, err);
-        if (status != HY_OK || tries == 4 || h->shared <= (size_t)(length + length / 16)) return status;
-        tokens = (int)((int64_t)tokens * length / (int64_t)h->shared);
+        int64_t got = (int64_t)h->shared;
+        if (status != HY_OK || tries == 4 || !got || got <= length + length / 16) return status;
+        tokens = (int)(tokens * (int64_t)length / got);
         free_haystack(h);
     }
 }

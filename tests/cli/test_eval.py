@@ -108,7 +108,7 @@ def check_seeds():
 
 
 def check_tables():
-    few = (NANO, "arithmetic", "perplexity", "--count", 2, "--threads", 1)
+    few = (NANO, "arithmetic", "perplexity", "--count", 1, "--threads", 1)
     r = run(*few, "--kv-cache-dtype", "fp8,nvfp4", "--readback", "exact,e4m3", "--show", "all")
     assert r.returncode == 0, r
     lines = r.stdout.splitlines()
@@ -117,8 +117,8 @@ def check_tables():
     ways = [line[13:29].strip() for line in lines[head + 1:head + 7]]
     assert ways == 2 * ["fp8", "nvfp4", "nvfp4 e4m3"], ways             # fp8 has one way of being read
     assert "arithmetic by kind:" in lines
-    assert r.stdout.count("\n  wrote: ") == r.stdout.count("\n  right: ") >= 3 * 2
-    wrong = run(NANO, "arithmetic", "--count", 2, "--show", "wrong").stdout
+    assert r.stdout.count("\n  wrote: ") == r.stdout.count("\n  right: ") >= 3
+    wrong = run(NANO, "arithmetic", "--count", 2, "--threads", 1, "--show", "wrong").stdout
     assert ", right]" not in wrong
 
 
