@@ -265,7 +265,12 @@ class Kernels(unittest.TestCase):
             self.assertIn(text, out)
 
     def test_contexts_that_fit(self):
-        out, err = bench("kernels", MODEL, "--rows", "1,16", "--index-context", "64K", "--json", *SMALL)
+        with tempfile.TemporaryDirectory() as folder:
+            shape = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
+            shape["text_config"]["max_position_embeddings"] = 16384
+            short = pathlib.Path(folder) / "config.json"
+            short.write_text(json.dumps(shape))
+            out, err = bench("kernels", str(short), "--rows", "1,16", "--index-context", "64K", "--json", *SMALL)
         self.assertIn("context 16368 instead of 16384", err)
         self.assertIn("index context 16380 instead of 65536", err)
         self.assertEqual({r["context"] for r in json.loads(out)["rows"]}, {0, 16368, 16380})

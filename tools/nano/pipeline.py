@@ -21,7 +21,8 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHARES = {"pretrain": 8.0, "index": 4.5, "sparse": 4.5, "drafter": 3.5, "end": 1.0}
+SHARES = {"pretrain": 8.0, "index": 4.5, "sparse": 4.5, "tune": 2.0, "drafter": 3.5, "end": 1.0}
+TUNE_MIX = "tools=0.6,retrieval=0.12,arithmetic=0.1,synthaime=0.08,form=0.06,talk=0.04"
 ROWS = "512=0.35,1024=0.35,4096=0.15,16384=0.15"
 PART = 15 << 20
 
@@ -31,7 +32,7 @@ def arguments():
     p.add_argument("--out", required=True)
     p.add_argument("--engine", help="the hayate binary")
     p.add_argument("--minutes", type=float, default=24.0)
-    p.add_argument("--split", default="", help="parts of the time, such as pretrain=8,index=4.5,sparse=4.5,drafter=3.5,end=1")
+    p.add_argument("--split", default="", help="parts of the time, such as pretrain=8,index=4.5,sparse=4.5,tune=2,drafter=3.5,end=1")
     p.add_argument("--gpus", type=int, default=2)
     p.add_argument("--data-tokens", type=float, default=1e9)
     p.add_argument("--shard", type=float, default=64e6, help="tokens of a shard; the first one is a quarter of it")
@@ -61,6 +62,7 @@ class Pipeline:
             self.parts = dict.fromkeys(SHARES, 0.8)
             a.data_tokens, a.shard, a.minutes = min(a.data_tokens, 8e6), 8e6, 0
         self.data, self.held = os.path.join(a.out, "data"), os.path.join(a.out, "held-out")
+        self.tune = os.path.join(a.out, "tune")
         self.model, self.plain = os.path.join(a.out, "m3-nano"), os.path.join(a.out, "m3-nano-plain")
         cache = os.path.abspath(a.cache)
         self.environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONUNBUFFERED": "1",
@@ -77,15 +79,15 @@ class Pipeline:
 
     # ---- Data ----
 
-    def write_set(self, folder, tokens, seed, split):
+    def write_set(self, folder, tokens, seed, split, rows=None, mix=None):
         if os.path.exists(folder):
             return
         shutil.rmtree(folder + ".new", ignore_errors=True)
         a = self.a
-        rows = a.rows or ("512=0.4,1024=0.4,2048=0.2" if a.tiny else ROWS)
+        rows, mix = rows or a.rows or ("512=0.4,1024=0.4,2048=0.2" if a.tiny else ROWS), mix or a.mix
         command = [a.engine, "eval", os.path.join(HERE, "tokenizer"), "--write-set", folder + ".new", "--tokens",
                    str(int(tokens)), "--rows", rows, "--seed", str(seed), "--split", split]
-        command += ["--mix", a.mix] if a.mix else []
+        command += ["--mix", mix] if mix else []
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -102,6 +104,8 @@ class Pipeline:
                 self.write_set(os.path.join(self.data, f"shard-{i:03d}"), size, a.seed * 1000 + i, "train")
                 if i == 0:
                     self.write_set(os.path.join(self.held, "set"), min(4e6, a.data_tokens), a.seed, "held-out")
+                    self.write_set(os.path.join(self.tune, "set"), a.data_tokens / 4, a.seed * 1000 + 500, "train",
+                                   "512=0.5,1024=0.5" if a.tiny else "1024=0.5,2048=0.5", TUNE_MIX)
                 made, i = made + size, i + 1
         except Exception as e:                               # the stages notice that rows are missing
             self.say(f"data: {e}")
@@ -111,7 +115,8 @@ class Pipeline:
 
     def start(self, stage, minutes, gpus, only=None, *more, warm=False):
         a = self.a
-        command = [sys.executable, os.path.join(HERE, "nano.py"), stage, "--out", a.out, "--data", self.data, "--held-out",
+        data = self.tune if stage.startswith("tune") else self.data
+        command = [sys.executable, os.path.join(HERE, "nano.py"), stage, "--out", a.out, "--data", data, "--held-out",
                    self.held, "--minutes", f"{minutes:.3f}", "--gpus", str(gpus), "--seed", str(a.seed), *more]
         command += ["--tiny"] if a.tiny else []
         command += ["--cpu"] if a.cpu else []
@@ -136,6 +141,21 @@ class Pipeline:
         self.say(f"{stage} broke off, {left:.1f} minutes are left of its time; once more, on one GPU")
         return left > 0.2 and self.finish(stage, self.start(stage, left, 1, only, *more))
 
+    def both(self, stage, folder, minutes):
+        """Tunes both packed models, at the same time where there are two GPUs."""
+        a = self.a
+        runs = [(stage, 0, folder), (stage + "-plain", 1, self.plain)]
+        if a.gpus > 1:
+            twin = threading.Thread(target=self.stage, args=(runs[1][0], minutes, 1, 1, "--model", self.plain))
+            twin.start()
+            self.stage(stage, minutes, 1, 0, "--model", folder)
+            twin.join()
+        else:
+            for name, _, at in runs:
+                self.stage(name, minutes / 2, 1, None, "--model", at)
+        for name, _, at in runs:
+            self.export(name, at)
+
     def export(self, stage, folder):
         if not os.path.exists(os.path.join(self.a.out, stage + ".pt")):
             return False
@@ -159,7 +179,7 @@ class Pipeline:
         a, p = self.a, self.parts
         os.makedirs(a.out, exist_ok=True)
         self.say("plan in minutes: " + ", ".join(f"{k} {v:.1f}" for k, v in p.items()))
-        for folder in (self.data, self.held):
+        for folder in (self.data, self.held, self.tune):
             os.makedirs(folder, exist_ok=True)
         threading.Thread(target=self.write_data, daemon=True).start()
         warm = threading.Thread(target=self.warm, daemon=True)
@@ -173,8 +193,8 @@ class Pipeline:
         elif ok:                                             # the twin gets as much as the other
             self.stage("sparse", p["sparse"] / 2, 1)
             self.stage("plain", p["sparse"] / 2, 1)
-        if self.export("sparse", self.model):
-            self.export("plain", self.plain)
+        if self.export("sparse", self.model) and self.export("plain", self.plain):
+            self.both("tune", self.model, p["tune"])
             left = a.minutes - (time.time() - self.began) / 60 - p["end"] if not a.smoke else p["drafter"]
             if left > 0.3:
                 self.stage("drafter", left, a.gpus, None, "--model", self.model)
