@@ -94,7 +94,9 @@ static hy_status run_set(hy_model *model, const eval_flags *f, int set, bool ran
     return status;
 }
 
-static hy_status run_way(const char *path, const eval_flags *f, const way_options *w, eval_way *way, hy_error *err)
+/* `ways`: those before this one, whose name must differ. */
+static hy_status run_way(const char *path, const eval_flags *f, const way_options *w, const eval_way *ways,
+                         eval_way *way, hy_error *err)
 {
     hy_model_options options = f->model;
     options.kv_cache_dtype = w->format, options.readback = w->readback;
@@ -104,6 +106,10 @@ static hy_status run_way(const char *path, const eval_flags *f, const way_option
     if (status != HY_OK) return status;
     name_way(model, w, way->name);
     status = model_can_chat(model, err);
+    for (; ways != way && status == HY_OK; ways++)
+        if (strcmp(ways->name, way->name) == 0)
+            status = error_at(err, HY_USAGE, "--kv-cache-dtype",
+                              "--kv-cache-dtype %s names the way '%s' twice: name each once", f->formats, way->name);
     bool random = strcmp(w->selection, "random") == 0;
     for (int set = 0; set < EVAL_SETS && status == HY_OK; set++)
         if (f->wanted[set] && (!random || set == TASK_RETRIEVAL)) status = run_set(model, f, set, random, way, err);
@@ -117,7 +123,7 @@ hy_status eval_model(const char *path, const eval_flags *f, hy_error *err)
     eval_way ways[EVAL_MAX_WAYS] = {{{0}, {{0}}, {0}}};
     int count;
     hy_status status = list_ways(f, options, &count, err);
-    for (int i = 0; i < count && status == HY_OK; i++) status = run_way(path, f, &options[i], &ways[i], err);
+    for (int i = 0; i < count && status == HY_OK; i++) status = run_way(path, f, &options[i], ways, &ways[i], err);
     if (status == HY_OK && f->json) {
         buffer out = {0};
         eval_report_json(ways, count, lengths, LENGTHS, &out);

@@ -39,6 +39,7 @@ def check_usage(model):
                         ((model, "--threads", -1), "--threads"), ((model, "--kv-cache-dtype", "int4"), "int4"),
                         ((model, "--readback", "e5m2", "--kv-cache-dtype", "nvfp4"), "e5m2"),
                         ((model, "--nonsense"), "--nonsense"),
+                        ((model, "perplexity", "--count", 1, "--kv-cache-dtype", "auto,bf16"), "twice"),
                         ((model, "--kv-cache-dtype", "bf16,fp8,nvfp4", "--selection", "trained,random,dense"), "8 ways")]:
         r = run(*flags)
         assert r.returncode == 2 and not r.stdout, (flags, r)
