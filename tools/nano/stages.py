@@ -31,7 +31,7 @@ PLANS = {
 }
 PLANS["plain"] = PLANS["sparse"]
 PLANS["tune"] = PLANS["tune-plain"] = ((1.0, 0.0, ((0.5, 1024), (0.5, 2048))),)
-TINY = {512: 512, 1024: 1024, 4096: 1024, 16384: 2048}
+TINY = {512: 512, 1024: 1024, 2048: 1024, 4096: 1024, 16384: 2048}
 BEFORE = {"index": "pretrain", "sparse": "index", "plain": "index"}
 
 
