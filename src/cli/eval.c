@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/cli.h"
+#include "cli/find_model.h"
 
 static const int lengths[] = {1024, 2048, 4096, 8192, 16384};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, SAMPLES = 8 };
@@ -83,7 +84,7 @@ static hy_status run_set(hy_model *model, const eval_flags *f, int set, bool ran
                       .show = f->show};
     while (o.length_count < LENGTHS && lengths[o.length_count] + 256 <= model_max_len(model)) o.length_count++;
     if (set == TASK_SYNTHAIME)
-        o.seed = TASK_SYNTHAIME_SEED, o.temperature = 1, o.samples = f->full ? 4 * SAMPLES : SAMPLES;
+        o.seed += TASK_SYNTHAIME_SEED, o.temperature = 1, o.samples = f->full ? 4 * SAMPLES : SAMPLES;
     if (set == TASK_RETRIEVAL && !o.length_count) return HY_OK;
     char what[96];
     snprintf(what, sizeof what, "%.24s, %.63s", eval_set_name(set), way->name);
@@ -102,7 +103,9 @@ static hy_status run_way(const char *path, const eval_flags *f, const way_option
     options.kv_cache_dtype = w->format, options.readback = w->readback;
     options.attention = strcmp(w->selection, "dense") == 0 ? "dense" : "sparse";
     hy_model *model = NULL;
-    hy_status status = hy_model_open(path, &options, &model, err);
+    char folder[FIND_PATH_SIZE];
+    hy_status status = find_model(path, NULL, folder, err);
+    if (status == HY_OK) status = hy_model_open(folder, &options, &model, err);
     if (status != HY_OK) return status;
     name_way(model, w, way->name);
     status = model_can_chat(model, err);

@@ -150,7 +150,7 @@ static hy_status run_step(session *s, int32_t logit_rows, hy_error *err)
                      .replay_blocks = s->replay};
     s->computed += (uint64_t)s->count;
     s->count = 0;
-    forward_run(s->model, s->step, s->cache, &rows, NULL);
+    forward_run(s->model, s->step, s->cache, &rows, false, NULL);
     hy_status status = s->ops->finish(s->step, err);
     if (status == HY_OK && logit_rows) s->ops->tensor_read(s->step, OPS_LOGITS, 0, logit_rows, s->logits);
     return status;

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/source.h"
+#include "cli/find_model.h"
 #include "tasks/write_set.h"
 
 eval_write_flags eval_write_defaults(void)
@@ -92,9 +94,26 @@ static hy_status read_mix(const char *text, write_set_options *o, hy_error *err)
 static hy_status find_tokenizer(const char *model, char path[PATH_MAX], hy_error *err)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.tiktoken"};
+    char folder[FIND_PATH_SIZE];
+    if (!find_is_path(model)) { /* a name of the hub; no weights are needed */
+        hy_status status = find_model(model, &(find_options){.text_only = true}, folder, err);
+        if (status != HY_OK) return status;
+        model = folder;
+    }
+    if (source_is_files(model)) {
+        model_source s;
+        hy_status status = source_open(model, &s, err);
+        if (status != HY_OK) return status;
+        snprintf(path, PATH_MAX, "%s", s.tokenizer);
+        snprintf(folder, sizeof folder, "%s", s.folder);
+        bool listed = s.tokenizer[0] != 0;
+        source_close(&s);
+        if (listed) return HY_OK;
+        model = folder;
+    }
     if (!file_is_folder(model)) {
-        snprintf(path, PATH_MAX, "%s", model);
-        return file_present(model) ? HY_OK : error_at(err, HY_FAILED, model, "no such file or folder");
+        snprintf(path, PATH_MAX, "%.4000s", model);
+        return HY_OK;
     }
     for (int i = 0; i < 2; i++)
         if (file_join(model, names[i], path, PATH_MAX, NULL) == HY_OK && file_present(path)) return HY_OK;

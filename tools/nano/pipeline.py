@@ -22,7 +22,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHARES = {"pretrain": 8.0, "index": 4.5, "sparse": 4.5, "tune": 2.0, "drafter": 3.5, "end": 1.0}
-TUNE_MIX = "tools=0.6,retrieval=0.12,arithmetic=0.1,synthaime=0.08,form=0.06,talk=0.04"
+TUNE_MIX = "tools=0.4,synthaime=0.25,retrieval=0.12,arithmetic=0.12,form=0.06,talk=0.05"
 ROWS = "512=0.35,1024=0.35,4096=0.15,16384=0.15"
 PART = 15 << 20
 
