@@ -6,9 +6,10 @@
 #   make tests    builds the tests in build/;  make test  runs everything that fits into ten minutes on two cores
 #   make test-long  runs what does not
 #   make asan, make tsan   the tests under the sanitizers
+#   make races    the engine, its storms, the cache and the server alone under ThreadSanitizer
 #   make valgrind  the inner loops and steps of odd sizes under valgrind
 #   make aarch64  a cross build for 64-bit Arm and the tests of its inner loops under an emulator
-#   make fuzz     every libFuzzer target for FUZZ_SECONDS (60)
+#   make fuzz     every libFuzzer target for FUZZ_SECONDS (60), FUZZ_LONGER="name=seconds ..." for their own time
 #   make lint     layers, sizes, clang-tidy
 
 JOBS := $(shell nproc 2>/dev/null || echo 2)
@@ -18,7 +19,7 @@ PORT ?= 8000
 MAKEFLAGS += --no-print-directory
 BUILD := cmake --build
 .DEFAULT_GOAL := all
-.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan valgrind aarch64 fuzz lint clean
+.PHONY: all tests test test-long serve demo deps deps-test deps-dev asan tsan races valgrind aarch64 fuzz lint clean
 
 all: deps
 	@[ -f build/Makefile ] || cmake --preset release >/dev/null
@@ -54,8 +55,16 @@ asan tsan: deps-dev
 	@$(BUILD) build-$@ -j$(JOBS) --target hayate library tests
 	@cd build-$@ && ctest -LE "long|slow" --output-on-failure -j$(JOBS)
 
+RACES := independence soak test_engine_engine test_engine_watch test_engine_replay test_cache_store standin
+races: deps-dev
+	@cmake --preset tsan >/dev/null
+	@$(BUILD) build-tsan -j$(JOBS) --target $(RACES)
+	@cd build-tsan && ctest -R '^(independence|soak-short|engine/(engine|watch|replay)|cache/store|server/load\.py)$$' --output-on-failure
+
+# VALGRIND: which of the programs, by name.
+VALGRIND ?= .
 valgrind: deps-dev tests
-	@cd build && ctest -L valgrind --output-on-failure -j$(JOBS)
+	@cd build && ctest -L valgrind -R "$(VALGRIND)" --output-on-failure -j$(JOBS)
 
 # A processor with every extension, and one with neither dot-product nor bf16 instructions.
 aarch64:
@@ -68,11 +77,13 @@ aarch64:
 fuzz: deps-dev
 	@cmake --preset fuzz >/dev/null
 	@$(BUILD) build-fuzz -j$(JOBS) --target fuzzers
-	@tools/run_fuzzers build-fuzz $(FUZZ_SECONDS)
+	@tools/run_fuzzers build-fuzz $(FUZZ_SECONDS) $(FUZZ_LONGER)
 
+# LINT=quick leaves out the analyser, which takes most of the time.
+LINT ?= all
 lint: deps-dev
 	@cmake --preset release >/dev/null
-	@tools/lint build
+	@tools/lint build $(LINT)
 
 clean:
 	rm -rf build build-*

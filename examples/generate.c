@@ -1,11 +1,12 @@
 /*
- * Continues a prompt:  generate MODEL "text"   (or token ids "1,2,3" for a model without a tokenizer)
- * hy_render_chat in the place of hy_tokenize makes a chat's prompt. After `make`, build it with
+ * Answers a question:  generate MODEL "text"   (or continues token ids "1,2,3" where a model has no tokenizer)
+ * hy_tokenize in the place of hy_render_chat continues a text. After `make`, build it with
  *
  *     gcc examples/generate.c -Iinclude build/libhayate.a \
  *         $(pkg-config --libs jansson libutf8proc libcrypto) -pthread -lm
  */
 #include <hayate.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,19 @@ static bool print(void *show_ids, const hy_event *event)
     for (size_t i = 0; *(bool *)show_ids && i < event->id_count; i++) printf("%d ", (int)event->ids[i]);
     fwrite(event->text, 1, event->text_length, stdout);
     return fflush(stdout) == 0; /* false would cancel the request */
+}
+
+/* The prompt of a conversation that begins with this question. */
+static hy_status ask(const hy_model *model, const char *question, hy_ids *ids, hy_error *err)
+{
+    json_t *list = json_pack("[{s:s, s:s}]", "role", "user", "content", question); /* NULL where it is not UTF-8 */
+    char *messages = json_dumps(list, 0);
+    const char *kwargs = "{\"thinking_mode\": \"disabled\"}"; /* the answer alone */
+    hy_status status = HY_BAD_INPUT;
+    if (messages) status = hy_render_chat(model, messages, NULL, kwargs, ids, err);
+    if (!messages) snprintf(err->message, sizeof err->message, "the question is not valid UTF-8");
+    free(messages), json_decref(list);
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -30,7 +44,7 @@ int main(int argc, char **argv)
     hy_status status = hy_model_open(argv[1], NULL, &model, &err);
     if (status == HY_OK) status = hy_engine_open(model, NULL, &engine, &err);
     if (status == HY_OK) hy_model_describe(model, &info);
-    if (info.has_tokenizer) status = hy_tokenize(model, argv[2], strlen(argv[2]), &text, &err);
+    if (info.has_tokenizer) status = ask(model, argv[2], &text, &err);
     for (char *id = strtok(argv[2], ", "); id && count < 256; id = strtok(NULL, ", ")) list[count++] = atoi(id);
     if (status == HY_OK) {
         bool show_ids = !info.has_tokenizer;

@@ -10,7 +10,8 @@ import sys
 BELOW = {
     "base": [], "number": ["base"], "text": ["number"], "checkpoint": ["number"], "parallel": ["checkpoint"],
     "backend": ["parallel"], "cache": ["backend"], "model": ["cache", "text"], "engine": ["model"],
-    "tasks": ["model"], "server": ["engine"], "train": ["engine"], "cli": ["server", "train", "tasks"],
+    "tasks": ["model"], "server": ["engine"], "train": ["engine"], "hub": ["base"],
+    "cli": ["server", "train", "tasks", "hub"],
 }
 
 

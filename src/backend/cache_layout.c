@@ -1,4 +1,5 @@
-/* The row of a cache block: where each layer's keys, values, index keys and their scales lie. */
+/* The row of a cache block: where each layer's keys, values, index keys and their scales lie, and the drafter's part.
+ */
 #include "backend/ops.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -59,6 +60,20 @@ static hy_status check_dim(const char *what, cache_format format, int dim, hy_er
                      "an nvfp4 cache needs a %s that is a multiple of 16, not %d: choose bf16 or fp8", what, dim);
 }
 
+/* The drafter's part lies behind `row`, which it moves on. All sizes are multiples of 128, as the others are. False:
+ * larger than memory can be. */
+static bool add_draft(const ops_drafter *d, cache_layout *made, size_t *row)
+{
+    size_t bytes = 0;
+    made->draft = d->cache;
+    made->draft_layers = d->layers, made->draft_kv_heads = d->kv_heads, made->draft_head_dim = d->head_dim;
+    made->draft_v_data = CACHE_BLOCK * data_bytes(d->cache, d->head_dim);
+    made->draft_head_bytes = 2 * made->draft_v_data;
+    made->draft_offset = *row;
+    return size_mul((size_t)d->layers * (size_t)d->kv_heads, made->draft_head_bytes, &bytes) &&
+           size_add(*row, bytes, row);
+}
+
 hy_status cache_layout_make(const ops_model *model, cache_format main, cache_format index, cache_layout *layout,
                             hy_error *err)
 {
@@ -66,6 +81,8 @@ hy_status cache_layout_make(const ops_model *model, cache_format main, cache_for
     for (int l = 0; l < model->layers; l++) sparse |= model->layer[l].sparse;
     hy_status status = check_dim("head_dim", main, model->head_dim, err);
     if (status == HY_OK && sparse) status = check_dim("index head dim", index, model->index_dim, err);
+    if (status == HY_OK && model->drafter && model->drafter->cache == CACHE_NVFP4)
+        status = error_set(err, HY_UNSUPPORTED, "the drafter's cache cannot be nvfp4: choose fp8 or bf16");
     if (status != HY_OK) return status;
 
     cache_layout made = {.main = main,
@@ -73,7 +90,8 @@ hy_status cache_layout_make(const ops_model *model, cache_format main, cache_for
                          .layers = model->layers,
                          .kv_heads = model->kv_heads,
                          .head_dim = model->head_dim,
-                         .index_dim = sparse ? model->index_dim : 0};
+                         .index_dim = sparse ? model->index_dim : 0,
+                         .draft_offset = CACHE_NO_OFFSET};
     made.k_scales = CACHE_BLOCK * data_bytes(main, model->head_dim);
     made.v_data = CACHE_BLOCK * cache_vector_bytes(main, model->head_dim);
     made.v_scales = made.v_data + made.k_scales;
@@ -97,6 +115,7 @@ hy_status cache_layout_make(const ops_model *model, cache_format main, cache_for
         made.index_offset[l] = model->layer[l].sparse ? row : CACHE_NO_OFFSET;
         if (model->layer[l].sparse) fits = size_add(row, CACHE_BLOCK * cache_vector_bytes(index, made.index_dim), &row);
     }
+    if (fits && model->drafter) fits = add_draft(model->drafter, &made, &row);
     if (!fits || !size_add(row, ROW_ALIGNMENT - 1, &row)) {
         cache_layout_free(&made);
         return error_set(err, HY_UNSUPPORTED,

@@ -8,6 +8,35 @@
 
 /* ---- Model ------------------------------------------------------------------------------------------------------- */
 
+static hy_status check_drafter(const ops_model *m, hy_error *err)
+{
+    const ops_drafter *d = m->drafter;
+    if (d->kv_heads < 1 || d->heads % d->kv_heads)
+        return error_set(err, HY_UNSUPPORTED, "%d query heads of the drafter cannot share %d KV heads evenly", d->heads,
+                         d->kv_heads);
+    if (d->rotary_dim % 2 || d->rotary_dim > d->head_dim)
+        return error_set(err, HY_UNSUPPORTED, "a rotary dim of %d does not fit the drafter's heads of %d",
+                         d->rotary_dim, d->head_dim);
+    if (d->block < 1 || d->block > DRAFT_MAX_BLOCK)
+        return error_set(err, HY_UNSUPPORTED, "the drafter makes %d tokens at once; 1 to %d are supported", d->block,
+                         DRAFT_MAX_BLOCK);
+    if (d->window < d->block)
+        return error_set(err, HY_UNSUPPORTED, "the drafter's window of %d tokens is smaller than its block of %d",
+                         d->window, d->block);
+    if (d->tap_count < 1 || d->tap_count > DRAFT_MAX_TAPS)
+        return error_set(err, HY_UNSUPPORTED, "the drafter listens to %d layers; 1 to %d are supported", d->tap_count,
+                         DRAFT_MAX_TAPS);
+    for (int i = 0; i < d->tap_count; i++)
+        if (d->tap[i] < 0 || d->tap[i] >= m->layers)
+            return error_set(err, HY_UNSUPPORTED, "the drafter listens to layer %d of %d", d->tap[i], m->layers);
+    if (d->noise_token < 0 || d->noise_token >= m->vocab)
+        return error_set(err, HY_UNSUPPORTED, "the drafter's noise token %d is outside the vocabulary 0..%d",
+                         d->noise_token, m->vocab - 1);
+    if (d->cache == CACHE_NVFP4)
+        return error_set(err, HY_UNSUPPORTED, "the drafter's cache cannot be nvfp4: choose fp8 or bf16");
+    return HY_OK;
+}
+
 hy_status host_check_model(const char *backend, const ops_model *m, const ops_options *o, hy_error *err)
 {
     bool sparse = false;
@@ -25,7 +54,7 @@ hy_status host_check_model(const char *backend, const ops_model *m, const ops_op
     if (o->activation == MOE_ACTIVATION_NVFP4 && (m->hidden % 16 || m->expert_width % 16))
         return error_set(err, HY_UNSUPPORTED, "nvfp4 activations need widths that are multiples of 16, not %d and %d",
                          m->hidden, m->expert_width);
-    return HY_OK;
+    return m->drafter ? check_drafter(m, err) : HY_OK;
 }
 
 /* ---- Cache ------------------------------------------------------------------------------------------------------- */
@@ -148,4 +177,24 @@ hy_status host_check_row(const ops_model *m, const ops_limits *limits, const ops
     assert(rows->sequence[t] < rows->sequences && rows->position[t] / CACHE_BLOCK < rows->block_table_stride);
     assert(rows->slot[t] < (int64_t)cache->blocks * CACHE_BLOCK);
     return check_replay(m, rows, t, err);
+}
+
+/* ---- Verify ------------------------------------------------------------------------------------------------------ */
+
+size_t host_verify_scratch(const ops_limits *limits, int32_t vocab)
+{
+    return limits->drafts ? verify_scratch_bytes(vocab) : sample_scratch_bytes(vocab);
+}
+
+void host_verify(const ops_limits *limits, const float *logits, int32_t logit_rows, int32_t vocab,
+                 const float *draft_logits, const ops_verify *v, void *scratch)
+{
+    assert(v->drafts == 0 || v->method == VERIFY_COUPLED || limits->drafts > 0);
+    assert(v->law < 0 || (limits->draft_laws && v->law < limits->drafts && v->drafts <= limits->draft_rows));
+    const float *laws = v->law < 0 ? NULL : draft_logits + (int64_t)v->law * limits->draft_rows * vocab;
+    v->out[0] = (ops_sampled){.id = -1};
+    *v->count = 1;
+    for (int32_t j = 0; j <= v->drafts; j++)
+        if (v->row[j].logit_row >= logit_rows) return;
+    verify_sequence(logits, vocab, v, laws, scratch);
 }

@@ -8,7 +8,8 @@
 #include "backend/ops.h"
 
 /* What neither host backend can do, for its `open`: more than one rank, heads that do not share evenly, a rotary dim that
- * does not fit, widths that NVFP4 activations cannot have. HY_UNSUPPORTED; `backend` is the name in messages. */
+ * does not fit, widths that NVFP4 activations cannot have; of a drafter also its block, its window and its taps. HY_UNSUPPORTED;
+ * `backend` is the name in messages. */
 hy_status host_check_model(const char *backend, const ops_model *model, const ops_options *options, hy_error *err);
 
 struct ops_cache {
@@ -41,5 +42,11 @@ uint64_t host_arrays_bytes(const host_array *arrays, size_t count); /* that they
 /* A row's token, position, cache blocks and what it replays. HY_BAD_INPUT, or HY_NO_FIT for a position beyond `limits`. */
 hy_status host_check_row(const ops_model *model, const ops_limits *limits, const ops_cache *cache, const ops_rows *rows,
                          int32_t t, hy_error *err);
+
+/* `verify` of one sequence on a step's logits [logit_rows, vocab] and kept L [limits.drafts, limits.draft_rows, vocab], with
+ * host_verify_scratch bytes. Rows that the step does not have, as after an error of it, give an id of -1. */
+void host_verify(const ops_limits *limits, const float *logits, int32_t logit_rows, int32_t vocab, const float *draft_logits,
+                 const ops_verify *v, void *scratch);
+size_t host_verify_scratch(const ops_limits *limits, int32_t vocab); /* also enough for sample_row */
 
 #endif

@@ -12,8 +12,7 @@
  * Work: a pass to mask and one to scale, with top-k three passes that count, with top-p one that makes weights and
  * three that add them, and one Philox call per four candidates. Noise costs two logarithms only where it can still win.
  */
-#include "backend/ops.h"
-#include "base/random.h"
+#include "backend/sample.h"
 
 #include <assert.h>
 #include <float.h>
@@ -28,15 +27,10 @@ enum {
 
 static const float GREEDY_BELOW = 1e-5f;
 
-typedef struct sampler {
-    const ops_sample *how;
-    const float *raw; /* [vocab] */
-    int32_t vocab;
-    uint64_t *bucket; /* [RADIX] */
-    float *z;         /* [vocab] the row on its way; -inf: cannot be chosen */
-    int32_t *list;    /* [vocab] ids that are left, ascending */
-    uint64_t *weight; /* [vocab] of list[i]; counts of the history before that */
-} sampler;
+bool sample_is_greedy(float temperature)
+{
+    return !(temperature >= GREEDY_BELOW);
+}
 
 size_t sample_scratch_bytes(int32_t vocab)
 {
@@ -45,9 +39,15 @@ size_t sample_scratch_bytes(int32_t vocab)
 }
 
 /* NaN counts as -inf. +inf, which no sound network makes, as the largest number, so that sums stay defined. */
-static float clean(float x)
+static inline float clean(float x)
 {
     return x <= FLT_MAX ? x : isnan(x) ? -INFINITY : FLT_MAX;
+}
+
+/* + 0: no -0, which the keys would tell from 0. */
+static inline float scale(float z, float temperature)
+{
+    return clean(clean(z) / temperature + 0.0f);
 }
 
 /* ---- Masks ---------------------------------------------------------------------------------------------------- */
@@ -165,9 +165,9 @@ static inline uint64_t weight_of(float x)
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     uint32_t bits = (uint32_t)(127 + MASS_BITS + k) << 23;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return (uint64_t)(p * scale);
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return (uint64_t)(p * power);
 }
 
 /* ---- Cuts ----------------------------------------------------------------------------------------------------- */
@@ -251,12 +251,14 @@ static void cut(sampler *s, float top)
 
 /* ---- The pick ------------------------------------------------------------------------------------------------- */
 
-static int32_t pick_largest(const sampler *s)
+int32_t sample_largest(const float *row, int32_t vocab)
 {
     int32_t best = -1;
     float top = -INFINITY;
-    for (int32_t i = 0; i < s->vocab; i++)
-        if (s->z[i] > top) top = s->z[i], best = i;
+    for (int32_t i = 0; i < vocab; i++) {
+        float z = clean(row[i]);
+        if (z > top) top = z, best = i;
+    }
     return best;
 }
 
@@ -265,19 +267,18 @@ static int32_t pick_largest(const sampler *s)
  * (n + 1) ln 2: where that cannot pass the best so far (0.6932 is above ln 2 by more than any rounding) the logarithms
  * are left out, which changes nothing.
  */
-static int32_t pick_noisy(const sampler *s)
+static inline int32_t pick_noisy(const float *row, int32_t vocab, bool scaled, float temperature, sample_stream in)
 {
     int32_t best = -1;
     float top = -INFINITY;
-    for (int32_t first = 0; first < s->vocab; first += 4) {
+    for (int32_t first = 0; first < vocab; first += 4) {
         uint32_t x[4];
         bool drawn = false;
-        int32_t end = s->vocab - first < 4 ? s->vocab - first : 4;
+        int32_t end = vocab - first < 4 ? vocab - first : 4;
         for (int32_t lane = 0; lane < end; lane++) {
-            float z = s->z[first + lane];
+            float z = scaled ? row[first + lane] : scale(row[first + lane], temperature);
             if (!(z + 33 * 0.6932f > top)) continue;
-            if (!drawn)
-                random_quad(s->how->seed, s->how->position, RANDOM_PICK, s->how->choice, (uint32_t)first / 4, 0, x);
+            if (!drawn) random_quad(in.seed, in.position, in.purpose, in.choice, (uint32_t)first / 4, in.anchor, x);
             drawn = true;
             int zeros = x[lane] ? __builtin_clz(x[lane]) : 32;
             if (!(z + (float)(zeros + 1) * 0.6932f > top)) continue;
@@ -288,28 +289,148 @@ static int32_t pick_noisy(const sampler *s)
     return best;
 }
 
-/* ---- Log-probabilities ---------------------------------------------------------------------------------------- */
+int32_t sample_noisy(const float *row, int32_t vocab, float temperature, sample_stream stream)
+{
+    return pick_noisy(row, vocab, false, temperature, stream);
+}
 
-/* Raw: log softmax of the row as the network made it, (l - max) - log(sum of e^(l - max)). The best n in order of
- * (log-probability descending, id ascending). */
-static void log_probabilities(const sampler *s, int32_t n, ops_sampled *out)
+int32_t sampler_pick(const sampler *s)
+{
+    const ops_sample *how = s->how;
+    if (sample_is_greedy(how->temperature)) return sample_largest(s->z, s->vocab);
+    sample_stream stream = {how->seed, how->position, how->choice, 0, RANDOM_PICK};
+    return pick_noisy(s->z, s->vocab, true, 1, stream);
+}
+
+/* ---- The law -------------------------------------------------------------------------------------------------- */
+
+/* Whole numbers of 2^-42 over their exact sum. weight_of makes whole numbers that fp32 holds, so p keeps them
+ * meanwhile. */
+static bool law_of(int32_t vocab, float top, float *p)
+{
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < vocab; i++) {
+        uint64_t units = top > -INFINITY ? weight_of(p[i] - top) : 0;
+        sum += units;
+        p[i] = (float)units;
+    }
+    for (int32_t i = 0; i < vocab && sum; i++) p[i] /= (float)sum;
+    return sum > 0;
+}
+
+bool sample_softmax(const float *row, int32_t vocab, float temperature, float *p)
 {
     float top = -INFINITY;
+    for (int32_t i = 0; i < vocab; i++) {
+        p[i] = scale(row[i], temperature);
+        if (p[i] > top) top = p[i];
+    }
+    return law_of(vocab, top, p);
+}
+
+bool sampler_law(const sampler *s, float *p)
+{
+    if (!sample_is_greedy(s->how->temperature)) {
+        memcpy(p, s->z, (size_t)s->vocab * sizeof *p);
+        return law_of(s->vocab, s->top, p);
+    }
+    int32_t best = sample_largest(s->z, s->vocab);
+    memset(p, 0, (size_t)s->vocab * sizeof *p);
+    if (best >= 0) p[best] = 1;
+    return best >= 0;
+}
+
+/* ---- Log-probabilities ---------------------------------------------------------------------------------------- */
+
+/*
+ * Many best ones, as whole numbers that ascend from the best: the bits of the log-probability turned round, then the
+ * id. A heap has the worst of those that are kept at its root; its places are those of s->weight, which the chain is
+ * done with.
+ */
+static uint64_t place_of(float p, int32_t id)
+{
+    return (uint64_t)~key_of(p + 0.0f) << 32 | (uint32_t)id;
+}
+
+static float of_key(uint32_t key)
+{
+    uint32_t u = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+    float p;
+    memcpy(&p, &u, sizeof p);
+    return p;
+}
+
+static void sift_down(uint64_t *heap, int32_t at, int32_t count)
+{
+    uint64_t moved = heap[at];
+    for (int32_t child; (child = 2 * at + 1) < count; at = child) {
+        child += child + 1 < count && heap[child + 1] > heap[child];
+        if (heap[child] <= moved) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moved;
+}
+
+static void make_heap(uint64_t *heap, int32_t count)
+{
+    for (int32_t i = count / 2 - 1; i >= 0; i--) sift_down(heap, i, count);
+}
+
+static int32_t many_best(const sampler *s, const float *row, float top, float log_sum, int32_t n)
+{
+    uint64_t *heap = s->weight;
+    int32_t count = 0;
     for (int32_t i = 0; i < s->vocab; i++) {
-        float l = clean(s->raw[i]);
+        float l = clean(row[i]);
+        if (!(l > -INFINITY)) continue;
+        uint64_t place = place_of((l - top) - log_sum, i);
+        if (count < n) {
+            heap[count++] = place;
+            if (count == n) make_heap(heap, count);
+        } else if (place < heap[0]) {
+            heap[0] = place;
+            sift_down(heap, 0, count);
+        }
+    }
+    if (count < n) make_heap(heap, count);
+    for (int32_t left = count; left > 0; left--) {
+        s->how->best[left - 1] = (hy_logprob){(int32_t)(uint32_t)heap[0], of_key(~(uint32_t)(heap[0] >> 32))};
+        heap[0] = heap[left - 1];
+        sift_down(heap, 0, left - 1);
+    }
+    return count;
+}
+
+/* Log softmax of the row, (l - max) - log(sum of e^(l - max)): as the network made it, or what the chain left of it. Or
+ * the row itself. The best n in order of (log-probability descending, id ascending). */
+static void log_probabilities(const sampler *s, int32_t n, ops_sampled *out)
+{
+    const ops_sample *how = s->how;
+    bool raw = how->logprobs_mode == HY_RAW_LOGPROBS || how->logprobs_mode == HY_RAW_LOGITS;
+    bool logits = how->logprobs_mode == HY_RAW_LOGITS || how->logprobs_mode == HY_PROCESSED_LOGITS;
+    const float *row = raw ? s->raw : s->z;
+    float top = -INFINITY, log_sum = 0;
+    for (int32_t i = 0; i < s->vocab; i++) {
+        float l = clean(row[i]);
         if (l > top) top = l;
     }
     uint64_t sum = 0;
-    for (int32_t i = 0; i < s->vocab; i++) sum += weight_of(clean(s->raw[i]) - top);
-    float log_sum = random_log((float)sum * 0x1p-42f);
-    if (n > SAMPLE_MAX_LOGPROBS) n = SAMPLE_MAX_LOGPROBS;
-    int32_t count = 0;
-    for (int32_t i = 0; i < s->vocab && n > 0; i++) {
-        float l = clean(s->raw[i]);
-        if (!(l > -INFINITY)) continue;
+    for (int32_t i = 0; i < s->vocab && !logits; i++) sum += weight_of(clean(row[i]) - top);
+    if (logits)
+        top = 0;
+    else
+        log_sum = random_log((float)sum * 0x1p-42f);
+    bool many = n > SAMPLE_MAX_LOGPROBS;
+    int32_t few = many ? 0 : n, count = many ? many_best(s, row, top, log_sum, n) : 0;
+    float own = clean(row[out->id]);
+    out->rank = 1;
+    for (int32_t i = 0; i < s->vocab; i++) {
+        float l = clean(row[i]);
+        out->rank += l > own;
+        if (few == 0 || !(l > -INFINITY)) continue;
         float p = (l - top) - log_sum;
-        if (count == n && !(p > out->top_logprobs[n - 1])) continue;
-        int32_t at = count < n ? count++ : n - 1;
+        if (count == few && !(p > out->top_logprobs[few - 1])) continue;
+        int32_t at = count < few ? count++ : few - 1;
         for (; at > 0 && p > out->top_logprobs[at - 1]; at--) {
             out->top_ids[at] = out->top_ids[at - 1];
             out->top_logprobs[at] = out->top_logprobs[at - 1];
@@ -317,34 +438,54 @@ static void log_probabilities(const sampler *s, int32_t n, ops_sampled *out)
         out->top_ids[at] = i, out->top_logprobs[at] = p;
     }
     out->top_count = count;
-    out->logprob = (clean(s->raw[out->id]) - top) - log_sum;
+    out->logprob = (own - top) - log_sum;
+    for (int32_t i = 0; i < how->score_count; i++) {
+        int32_t id = how->score_ids[i];
+        how->scores[i] = id >= 0 && id < s->vocab ? (clean(row[id]) - top) - log_sum : -INFINITY;
+    }
+}
+
+void sampler_score(const sampler *s, ops_sampled *out)
+{
+    if (out->id < 0)
+        out->logprob = -INFINITY;
+    else if (s->how->logprobs >= 0)
+        log_probabilities(s, s->how->logprobs, out);
+}
+
+/* ---- The row -------------------------------------------------------------------------------------------------- */
+
+void sampler_run(sampler *s, const float *logits, int32_t vocab, const ops_sample *how, void *scratch)
+{
+    assert(vocab > 0 && vocab <= VOCAB_MAX);
+    uint64_t *memory = (uint64_t *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7);
+    *s = (sampler){
+        .how = how, .raw = logits, .vocab = vocab, .top = -INFINITY, .bucket = memory, .weight = memory + RADIX};
+    s->z = (float *)(s->weight + vocab);
+    s->list = (int32_t *)(s->z + vocab);
+    mask(s);
+    bias(s);
+    penalties(s);
+    if (sample_is_greedy(how->temperature)) return;
+    for (int32_t i = 0; i < vocab; i++) {
+        s->z[i] = scale(s->z[i], how->temperature);
+        if (s->z[i] > s->top) s->top = s->z[i];
+    }
+    if (s->top > -INFINITY) cut(s, s->top);
 }
 
 void sample_row(const float *logits, int32_t vocab, const ops_sample *how, void *scratch, ops_sampled *out)
 {
-    assert(vocab > 0 && vocab <= VOCAB_MAX);
-    uint64_t *memory = (uint64_t *)(((uintptr_t)scratch + 7) & ~(uintptr_t)7);
-    sampler s = {.how = how, .raw = logits, .vocab = vocab, .bucket = memory, .weight = memory + RADIX};
-    s.z = (float *)(s.weight + vocab);
-    s.list = (int32_t *)(s.z + vocab);
+    sampler s;
+    sampler_run(&s, logits, vocab, how, scratch);
     memset(out, 0, sizeof *out);
+    out->id = sampler_pick(&s);
+    sampler_score(&s, out);
+}
 
-    mask(&s);
-    bias(&s);
-    penalties(&s);
-    if (!(how->temperature >= GREEDY_BELOW)) {
-        out->id = pick_largest(&s);
-    } else {
-        float top = -INFINITY;
-        for (int32_t i = 0; i < vocab; i++) {
-            s.z[i] = clean(s.z[i] / how->temperature + 0.0f); /* + 0: no -0, which the keys would tell from 0 */
-            if (s.z[i] > top) top = s.z[i];
-        }
-        if (top > -INFINITY) cut(&s, top);
-        out->id = pick_noisy(&s);
-    }
-    if (out->id < 0)
-        out->logprob = -INFINITY;
-    else if (how->logprobs >= 0)
-        log_probabilities(&s, how->logprobs, out);
+bool sample_law(const float *logits, int32_t vocab, const ops_sample *how, void *scratch, float *p)
+{
+    sampler s;
+    sampler_run(&s, logits, vocab, how, scratch);
+    return sampler_law(&s, p);
 }

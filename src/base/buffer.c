@@ -10,6 +10,7 @@ static bool reserve(buffer *b, size_t extra)
 {
     size_t need;
     void *p = b->data;
+    if (!b->failed && b->length < b->capacity && extra < b->capacity - b->length) return true;
     if (b->failed || !size_add(b->length, extra, &need) || !size_add(need, 1, &need) ||
         !memory_reserve(&p, &b->capacity, need, 1)) {
         b->failed = true;
@@ -34,7 +35,9 @@ void buffer_string(buffer *b, const char *s)
 
 void buffer_char(buffer *b, char c)
 {
-    buffer_append(b, &c, 1);
+    if (!reserve(b, 1)) return;
+    b->data[b->length++] = c;
+    b->data[b->length] = 0;
 }
 
 void buffer_printf(buffer *b, const char *format, ...)
@@ -42,11 +45,12 @@ void buffer_printf(buffer *b, const char *format, ...)
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int count = vsnprintf(NULL, 0, format, args);
+    size_t room = b->failed ? 0 : b->capacity - b->length;
+    int count = vsnprintf(room ? b->data + b->length : NULL, room, format, args);
     va_end(args);
     if (count < 0) b->failed = true;
     if (count >= 0 && reserve(b, (size_t)count)) {
-        vsnprintf(b->data + b->length, (size_t)count + 1, format, again);
+        if ((size_t)count >= room) vsnprintf(b->data + b->length, (size_t)count + 1, format, again);
         b->length += (size_t)count;
     }
     va_end(again);

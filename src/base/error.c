@@ -16,6 +16,8 @@ const char *hy_status_name(hy_status status)
     case HY_BAD_INPUT: return "bad input";
     case HY_CANCELLED: return "cancelled";
     case HY_UNSUPPORTED: return "unsupported";
+    case HY_LATE: return "late";
+    case HY_BUSY: return "busy";
     }
     return "unknown";
 }

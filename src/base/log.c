@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/utf8.h"
 
@@ -18,6 +19,31 @@ void hy_log_set(hy_log_fn fn, void *user, hy_log_level level)
     pthread_mutex_unlock(&lock);
 }
 
+bool log_wants(hy_log_level level)
+{
+    pthread_mutex_lock(&lock);
+    bool wants = sink && level >= sink_level;
+    pthread_mutex_unlock(&lock);
+    return wants;
+}
+
+/* A line of any length; without memory for it as much as fits. */
+static void write_line(hy_log_fn fn, void *user, hy_log_level level, const char *format, va_list args)
+{
+    char brief[1024], *line = brief;
+    va_list again;
+    va_copy(again, args);
+    int length = vsnprintf(brief, sizeof brief, format, args);
+    if (length >= (int)sizeof brief) {
+        char *whole = malloc((size_t)length + 1);
+        if (whole) vsnprintf(line = whole, (size_t)length + 1, format, again);
+    }
+    va_end(again);
+    utf8_one_line(line, ' ');
+    fn(user, level, line);
+    if (line != brief) free(line);
+}
+
 void log_line(hy_log_level level, const char *format, ...)
 {
     pthread_mutex_lock(&lock);
@@ -25,11 +51,8 @@ void log_line(hy_log_level level, const char *format, ...)
     void *user = sink_user;
     pthread_mutex_unlock(&lock);
     if (!fn) return;
-    char line[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    write_line(fn, user, level, format, args);
     va_end(args);
-    utf8_one_line(line, ' ');
-    fn(user, level, line);
 }

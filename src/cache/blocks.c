@@ -84,29 +84,50 @@ int32_t blocks_holders(const blocks *b, int32_t block)
     return at(b, block)->holders;
 }
 
+int32_t blocks_oldest(const blocks *b)
+{
+    return b->free > 0 ? b->entry[b->count].after : -1;
+}
+
 int32_t blocks_take(blocks *b)
 {
-    if (b->free == 0) return -1;
-    int32_t block = b->entry[b->count].after;
+    int32_t block = blocks_oldest(b);
+    if (block < 0) return -1;
     list_remove(b, block);
     b->entry[block].state = BLOCK_FILLING;
     b->entry[block].holders = 1;
     return block;
 }
 
-void blocks_set_full(blocks *b, int32_t block)
+void blocks_adopt(blocks *b, int32_t block)
+{
+    struct entry *e = at(b, block);
+    assert(e->state == BLOCK_FREE);
+    list_remove(b, block);
+    e->state = BLOCK_FILLING, e->holders = 1;
+}
+
+void blocks_set_loading(blocks *b, int32_t block)
 {
     struct entry *e = at(b, block);
     assert(e->state == BLOCK_FILLING && e->holders == 1);
+    e->state = BLOCK_LOADING;
+}
+
+void blocks_set_full(blocks *b, int32_t block)
+{
+    struct entry *e = at(b, block);
+    assert((e->state == BLOCK_FILLING || e->state == BLOCK_LOADING) && e->holders > 0);
     e->state = BLOCK_FULL;
 }
 
 void blocks_hold(blocks *b, int32_t block)
 {
     struct entry *e = at(b, block);
-    assert(e->state == BLOCK_FULL || e->state == BLOCK_FREE);
-    if (e->state == BLOCK_FREE) list_remove(b, block);
-    e->state = BLOCK_FULL;
+    if (e->state == BLOCK_FREE) {
+        list_remove(b, block);
+        e->state = BLOCK_FULL;
+    }
     e->holders++;
 }
 
@@ -119,29 +140,8 @@ void blocks_release(blocks *b, int32_t block)
     list_append(b, block);
 }
 
-bool block_table_grow(block_table *t, blocks *b, int32_t tokens)
-{
-    int32_t need = blocks_for_tokens(tokens);
-    if (need > t->capacity || need - t->count > b->free) return false;
-    while (t->count < need) t->block[t->count++] = blocks_take(b);
-    return true;
-}
-
 int64_t block_table_slot(const block_table *t, int32_t position)
 {
     assert(position >= 0 && position / CACHE_BLOCK < t->count);
     return (int64_t)t->block[position / CACHE_BLOCK] * CACHE_BLOCK + position % CACHE_BLOCK;
-}
-
-void block_table_wrote(block_table *t, blocks *b, int32_t tokens)
-{
-    assert(tokens >= t->written && blocks_for_tokens(tokens) <= t->count);
-    for (int32_t i = t->written / CACHE_BLOCK; i < tokens / CACHE_BLOCK; i++) blocks_set_full(b, t->block[i]);
-    t->written = tokens;
-}
-
-void block_table_release(block_table *t, blocks *b)
-{
-    while (t->count > 0) blocks_release(b, t->block[--t->count]);
-    t->written = 0;
 }

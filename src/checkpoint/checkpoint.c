@@ -1,60 +1,28 @@
 #include "checkpoint/checkpoint.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/hub.h"
 #include "checkpoint/opened.h"
 
-enum { PATH_SIZE = 4096, CONFIG_LIMIT = 1 << 20 };
-
-/* The drafter reads the target's embedding, head and layer outputs, so the sizes of the two must match. */
-static hy_status check_draft(const checkpoint *c, const char *path, hy_error *err)
-{
-    const draft_config *d = &c->draft;
-    if (d->hidden != c->config.hidden || d->vocab != c->config.vocab)
-        return error_at(
-            err, HY_BAD_MODEL, path,
-            "the drafter has hidden size %d and vocabulary %d, the target %d and %d; they do not belong together",
-            d->hidden, d->vocab, c->config.hidden, c->config.vocab);
-    if (d->taps[d->tap_count - 1] >= c->config.layers)
-        return error_at(err, HY_BAD_MODEL, path, "the drafter reads layer %d of a target with %d layers",
-                        d->taps[d->tap_count - 1], c->config.layers);
-    return HY_OK;
-}
-
-static hy_status open_draft(checkpoint *c, hy_error *err)
-{
-    char folder[PATH_SIZE + 16], path[PATH_SIZE + 32], *json = NULL;
-    size_t length;
-    hy_status status = file_join(c->folder, "dspark", folder, sizeof folder, err);
-    if (status != HY_OK || !file_present(folder)) return status;
-    if (!file_is_folder(folder))
-        return error_at(err, HY_FAILED, folder, "%.200s should be the drafter's folder and is none: remove it", folder);
-    status = file_join(folder, "config.json", path, sizeof path, err);
-    if (status == HY_OK && !file_exists(path))
-        status =
-            error_at(err, HY_BAD_MODEL, folder, "%.200s has no config.json; complete or remove the folder", folder);
-    if (status == HY_OK) status = file_read(path, CONFIG_LIMIT, &json, &length, err);
-    if (status == HY_OK) status = draft_config_parse(path, json, length, &c->draft, err);
-    free(json);
-    if (status == HY_OK) status = check_draft(c, path, err);
-    if (status == HY_OK) status = shards_open(folder, &c->drafter, err);
-    c->has_draft = status == HY_OK;
-    return status;
-}
+enum { PATH_SIZE = 4096 };
 
 hy_status checkpoint_open(const char *path, checkpoint **out, hy_error *err)
 {
     char config_path[PATH_SIZE + 16];
     checkpoint *c = calloc(1, sizeof *c);
     if (!c) return error_memory(err, path, sizeof *c);
-    hy_status status = hub_resolve(path, c->folder, sizeof c->folder, err);
-    if (status == HY_OK) status = file_join(c->folder, "config.json", config_path, sizeof config_path, err);
+    model_source *from = &c->source;
+    hy_status status = source_open(path, from, err);
+    if (status == HY_OK) status = file_join(c->source.folder, "config.json", config_path, sizeof config_path, err);
     if (status == HY_OK) status = config_load(config_path, &c->config, err);
-    if (status == HY_OK) status = shards_open(c->folder, &c->main, err);
-    if (status == HY_OK) status = open_draft(c, err);
+    if (status == HY_OK && (from->count || from->index[0]))
+        status = shards_open_files(from->files, from->count, from->index[0] ? from->index : NULL, &c->main, err);
+    else if (status == HY_OK)
+        status = shards_open(from->folder, &c->main, err);
+    if (status == HY_OK) status = draft_open_own(c, err);
     if (status != HY_OK) {
         checkpoint_close(c);
         return status;
@@ -69,22 +37,24 @@ void checkpoint_close(checkpoint *c)
     if (!c) return;
     shards_close(&c->drafter);
     shards_close(&c->main);
+    source_close(&c->source);
+    if (c->memory) close(c->memory - 1);
     free(c);
 }
 
 const char *checkpoint_folder(const checkpoint *c)
 {
-    return c->folder;
+    return c->source.folder;
+}
+
+const char *checkpoint_tokenizer(const checkpoint *c)
+{
+    return c->source.tokenizer[0] ? c->source.tokenizer : NULL;
 }
 
 const config *checkpoint_config(const checkpoint *c)
 {
     return &c->config;
-}
-
-const draft_config *checkpoint_draft(const checkpoint *c)
-{
-    return c->has_draft ? &c->draft : NULL;
 }
 
 static const shards *part(const checkpoint *c, bool draft)

@@ -1,5 +1,6 @@
 /*
- * A checkpoint: a folder with config.json and safetensors shards, or a hub cache folder that leads to one.
+ * A checkpoint: a folder with config.json and safetensors shards, a hub cache folder that leads to one, or a list of files
+ * (checkpoint/source.h).
  *
  * Weights are asked for by what they are (role, layer, expert); the checkpoint knows the four spellings of their
  * names (published, without prefix, compressed-tensors, transformers-native with fused matrices) and the quantisation
@@ -25,16 +26,47 @@ typedef enum weight_role {
     ROLE_COUNT,
 } weight_role;
 
+typedef enum draft_role {
+    DRAFT_FC, DRAFT_HIDDEN_NORM, DRAFT_FINAL_NORM, DRAFT_MARKOV_IN, DRAFT_MARKOV_OUT, DRAFT_CONFIDENCE,
+    DRAFT_CONFIDENCE_BIAS, DRAFT_EMBED, DRAFT_HEAD,                 /* layer -1 */
+    DRAFT_INPUT_NORM, DRAFT_POST_NORM, DRAFT_Q, DRAFT_K, DRAFT_V, DRAFT_O, DRAFT_Q_NORM, DRAFT_K_NORM, DRAFT_GATE,
+    DRAFT_UP, DRAFT_DOWN,
+    DRAFT_ROLE_COUNT,
+} draft_role;
+
 typedef struct checkpoint checkpoint;
 
-/* Opens a folder: config, index, headers of all shards. Data pages are not touched. HY_BAD_MODEL names what is wrong:
- * a missing shard, a tensor that the index puts elsewhere, ... */
+/* Opens what a user names (checkpoint/source.h): config, index, headers of all shards. Data pages are not touched.
+ * HY_BAD_MODEL names what is wrong: a missing shard, a tensor that the index puts elsewhere, ... */
 hy_status checkpoint_open(const char *path, checkpoint **out, hy_error *err);
 void checkpoint_close(checkpoint *c);
 
+typedef struct dummy_options {
+    uint64_t seed;
+    int copies; /* of the weights that must fit into memory: 2 where a backend prepares them into its own layout */
+    hy_progress_fn on_progress;
+    void *user;
+} dummy_options;
+
+/* The same without reading weights, which need not be there: random ones of the config's shape, made in memory, no drafter. The
+ * same seed gives the same bytes. HY_NO_FIT before they are made; HY_CANCELLED. */
+hy_status checkpoint_open_dummy(const char *path, const dummy_options *options, checkpoint **out, hy_error *err);
+
 const char *checkpoint_folder(const checkpoint *c); /* the folder that holds config.json, links of a hub cache resolved */
+const char *checkpoint_tokenizer(const checkpoint *c); /* a file that was listed; NULL: that of the folder, if any */
 const config *checkpoint_config(const checkpoint *c);
 const draft_config *checkpoint_draft(const checkpoint *c); /* NULL: no dspark folder */
+const char *checkpoint_draft_folder(const checkpoint *c);  /* NULL likewise */
+
+/* A drafter in a folder of its own (config.json and safetensors), or the one beside a model, in place of the checkpoint's.
+ * HY_BAD_MODEL: none is there, or it does not belong to this target. */
+hy_status checkpoint_open_draft(checkpoint *c, const char *folder, hy_error *err);
+/* Holds the drafter's tensors against the layout that its config implies (checkpoint/layout.h): one that is missing, of another
+ * type or shape, or not in the layout is HY_BAD_MODEL with its name. What is plain in the Qwen3 family may be BF16, F16 or
+ * F32. */
+hy_status checkpoint_check_draft(const checkpoint *c, hy_error *err);
+/* The weight of a drafter that checkpoint_check_draft has passed. */
+hy_status checkpoint_draft_weight(const checkpoint *c, draft_role role, int layer, weight *out, hy_error *err);
 
 /* All tensors of the main files (and of the drafter's folder), in the order of shards and offsets. */
 size_t checkpoint_tensor_count(const checkpoint *c, bool draft);

@@ -35,17 +35,36 @@ typedef struct config {
     char model_type[32];
 } config;
 
-/* The drafter's config (dspark/config.json). */
+/* Families of drafters: names of fields and tensors, and what their networks are fixed to. */
+typedef enum draft_family {
+    DRAFT_RELEASED, /* DSparkMiniMaxDraftModel, beside M3.1: MXFP8 linears, norms with 1 + gain, SwiGLU-OAI */
+    DRAFT_QWEN3,    /* Qwen3DSparkModel of DeepSpec and of NVIDIA, DSparkSpeculator: plain linears, norms and SwiGLU */
+} draft_family;
+
+/*
+ * The drafter's config (dspark/config.json). NVIDIA's spelling has a dflash_config. That of speculators counts its taps from the
+ * embedding, 1 being the first layer's output; here they are layers. What none of our drafters does is refused by name: other
+ * families, causal blocks, windows in some layers only, other Markov heads, a vocabulary of its own.
+ */
 typedef struct draft_config {
-    int layers, hidden, vocab, heads, kv_heads, head_dim, dense_width, window, block, noise_token, markov_rank;
+    draft_family family;
+    int layers, hidden, vocab, heads, kv_heads, head_dim, dense_width, block, noise_token, markov_rank;
+    int window; /* keys that a row sees, itself counted; 0: all */
     int taps[CONFIG_MAX_TAPS], tap_count;
     bool confidence_head, confidence_with_markov;
+    /* 0: the file does not say; draft_config_fit takes the target's. */
+    int rotary_dim;
+    float rope_theta, norm_eps, swiglu_alpha, swiglu_limit;
+    bool own_embed, own_head; /* its files hold them: known when they are opened */
 } draft_config;
 
 /* Parses the text of a config.json. `name` stands for the path in messages. HY_BAD_MODEL or HY_UNSUPPORTED. */
 hy_status config_parse(const char *name, const char *json, size_t length, config *out, hy_error *err);
 hy_status config_load(const char *path, config *out, hy_error *err);
 hy_status draft_config_parse(const char *name, const char *json, size_t length, draft_config *out, hy_error *err);
+/* Whether the drafter belongs to the target: it reads its embedding, head and layer outputs. Fills what its file left to the
+ * target. HY_BAD_MODEL; `path` is the file's in messages. */
+hy_status draft_config_fit(const char *path, draft_config *d, const config *target, hy_error *err);
 
 /* The released geometries by name: "m3.1-flash", "m3", "m3-mxfp8". False: unknown name. */
 bool config_known(const char *name, config *out);

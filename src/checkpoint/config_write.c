@@ -241,52 +241,103 @@ char *config_write(const config *c, int scheme, size_t *length)
     return buffer_take(&out, length);
 }
 
-char *draft_config_write(const draft_config *d, size_t *length)
+static void put_taps(json_writer *w, const char *key, const draft_config *d)
+{
+    writer_key(w, key);
+    writer_array(w);
+    for (int i = 0; i < d->tap_count; i++) writer_integer(w, d->taps[i]);
+    writer_end(w);
+}
+
+static void put_draft_numbers(json_writer *w, const draft_config *d)
+{
+    if (d->norm_eps > 0) put_number(w, "rms_norm_eps", d->norm_eps);
+    if (d->rotary_dim) put_int(w, "rotary_dim", d->rotary_dim);
+    if (d->rope_theta > 0) put_number(w, "rope_theta", d->rope_theta);
+    if (d->swiglu_alpha > 0) put_number(w, "swiglu_alpha", d->swiglu_alpha);
+    if (d->swiglu_limit > 0) put_number(w, "swiglu_limit", d->swiglu_limit);
+}
+
+static void put_draft_sizes(json_writer *w, const draft_config *d)
+{
+    put_int(w, "num_hidden_layers", d->layers);
+    put_int(w, "hidden_size", d->hidden);
+    put_int(w, "vocab_size", d->vocab);
+    put_int(w, "num_attention_heads", d->heads);
+    put_int(w, "num_key_value_heads", d->kv_heads);
+    put_int(w, "head_dim", d->head_dim);
+}
+
+/* A Qwen3DSparkModel as DeepSpec writes it. */
+static void put_qwen3(json_writer *w, const draft_config *d)
+{
+    static const char *const names[] = {"Qwen3DSparkModel"};
+    put_words(w, "architectures", names, 1);
+    put_draft_sizes(w, d);
+    put_int(w, "intermediate_size", d->dense_width);
+    put_text(w, "hidden_act", "silu");
+    writer_key(w, "layer_types");
+    writer_array(w);
+    for (int i = 0; i < d->layers; i++) writer_text(w, d->window ? "sliding_attention" : "full_attention");
+    writer_end(w);
+    if (d->window) put_int(w, "sliding_window", d->window);
+    put_draft_numbers(w, d);
+    put_int(w, "block_size", d->block);
+    put_taps(w, "target_layer_ids", d);
+    put_int(w, "mask_token_id", d->noise_token);
+    put_int(w, "markov_rank", d->markov_rank);
+    put_text(w, "markov_head_type", "vanilla");
+    put_bool(w, "enable_confidence_head", d->confidence_head);
+    put_bool(w, "confidence_head_with_markov", d->confidence_with_markov);
+}
+
+static void put_released(json_writer *w, const draft_config *d)
 {
     static const char *const names[] = {"DSparkMiniMaxDraftModel"};
+    put_words(w, "architectures", names, 1);
+    writer_key(w, "text_config");
+    writer_object(w);
+    put_draft_sizes(w, d);
+    put_int(w, "dense_intermediate_size", d->dense_width);
+    put_int(w, "dspark_ffn_hidden_size", d->dense_width);
+    writer_key(w, "moe_layer_freq");
+    writer_array(w);
+    for (int i = 0; i < d->layers; i++) writer_integer(w, 0);
+    writer_end(w);
+    writer_key(w, "sparse_attention_config");
+    writer_null(w);
+    writer_key(w, "layer_types");
+    writer_array(w);
+    for (int i = 0; i < d->layers; i++) writer_text(w, "sliding_attention");
+    writer_end(w);
+    put_int(w, "sliding_window", d->window);
+    put_draft_numbers(w, d);
+    put_bool(w, "use_gemma_norm", true);
+    put_int(w, "dspark_block_size", d->block);
+    put_taps(w, "dspark_target_layer_ids", d);
+    put_int(w, "dspark_noise_token_id", d->noise_token);
+    put_int(w, "dspark_markov_rank", d->markov_rank);
+    put_text(w, "dspark_markov_head_type", "vanilla");
+    put_bool(w, "dspark_use_dense_ffn", true);
+    put_bool(w, "dspark_hybrid_context_fusion", false);
+    put_bool(w, "enable_confidence_head", d->confidence_head);
+    put_bool(w, "confidence_head_with_markov", d->confidence_with_markov);
+    writer_end(w);
+    writer_key(w, "quantization_config");
+    writer_object(w);
+    put_mxfp8(w);
+    writer_end(w);
+}
+
+char *draft_config_write(const draft_config *d, size_t *length)
+{
     buffer out = {0};
     json_writer w = {.out = &out};
     writer_object(&w);
-    put_words(&w, "architectures", names, 1);
-    writer_key(&w, "text_config");
-    writer_object(&w);
-    put_int(&w, "num_hidden_layers", d->layers);
-    put_int(&w, "hidden_size", d->hidden);
-    put_int(&w, "vocab_size", d->vocab);
-    put_int(&w, "num_attention_heads", d->heads);
-    put_int(&w, "num_key_value_heads", d->kv_heads);
-    put_int(&w, "head_dim", d->head_dim);
-    put_int(&w, "dense_intermediate_size", d->dense_width);
-    put_int(&w, "dspark_ffn_hidden_size", d->dense_width);
-    writer_key(&w, "moe_layer_freq");
-    writer_array(&w);
-    for (int i = 0; i < d->layers; i++) writer_integer(&w, 0);
-    writer_end(&w);
-    writer_key(&w, "sparse_attention_config");
-    writer_null(&w);
-    writer_key(&w, "layer_types");
-    writer_array(&w);
-    for (int i = 0; i < d->layers; i++) writer_text(&w, "sliding_attention");
-    writer_end(&w);
-    put_int(&w, "sliding_window", d->window);
-    put_bool(&w, "use_gemma_norm", true);
-    put_int(&w, "dspark_block_size", d->block);
-    writer_key(&w, "dspark_target_layer_ids");
-    writer_array(&w);
-    for (int i = 0; i < d->tap_count; i++) writer_integer(&w, d->taps[i]);
-    writer_end(&w);
-    put_int(&w, "dspark_noise_token_id", d->noise_token);
-    put_int(&w, "dspark_markov_rank", d->markov_rank);
-    put_text(&w, "dspark_markov_head_type", "vanilla");
-    put_bool(&w, "dspark_use_dense_ffn", true);
-    put_bool(&w, "dspark_hybrid_context_fusion", false);
-    put_bool(&w, "enable_confidence_head", d->confidence_head);
-    put_bool(&w, "confidence_head_with_markov", d->confidence_with_markov);
-    writer_end(&w);
-    writer_key(&w, "quantization_config");
-    writer_object(&w);
-    put_mxfp8(&w);
-    writer_end(&w);
+    if (d->family == DRAFT_QWEN3)
+        put_qwen3(&w, d);
+    else
+        put_released(&w, d);
     writer_end(&w);
     return buffer_take(&out, length);
 }

@@ -6,7 +6,6 @@
 #include "base/error.h"
 
 #define TEXT "language_model.model."
-#define DRAFT "language_model.model.dspark."
 
 /* What a walk carries from tensor to tensor. `ok` turns false when the receiver stops; nothing is sent after that. */
 typedef struct walk {
@@ -15,6 +14,7 @@ typedef struct walk {
     void *user;
     bool ok;
     weight_role role;
+    draft_role draft;
     int layer, expert;
 } walk;
 
@@ -28,6 +28,7 @@ static void emit(walk *w, const char *base, const char *suffix, tensor_dtype dty
                       .fill = fill,
                       .fan_in = fan_in,
                       .role = w->role,
+                      .draft = w->draft,
                       .layer = w->layer,
                       .expert = w->expert};
     snprintf(e.name, sizeof e.name, "%s%s", base, suffix);
@@ -198,7 +199,8 @@ static void vision(walk *w, const config *c)
 
 bool layout_walk(const config *c, layout_scheme scheme, layout_fn fn, void *user)
 {
-    walk w = {.scheme = scheme, .fn = fn, .user = user, .ok = true, .layer = -1, .expert = -1};
+    walk w = {
+        .scheme = scheme, .fn = fn, .user = user, .ok = true, .draft = DRAFT_ROLE_COUNT, .layer = -1, .expert = -1};
     w.role = ROLE_EMBED;
     matrix(&w, TEXT, "embed_tokens.weight", TENSOR_BF16, FILL_EMBED, c->hidden, c->vocab, c->hidden);
     for (int i = 0; i < c->layers && w.ok; i++) text_layer(&w, c, i);
@@ -212,42 +214,79 @@ bool layout_walk(const config *c, layout_scheme scheme, layout_fn fn, void *user
 
 /* ---- Drafter --------------------------------------------------------------------------------------------------- */
 
-static void draft_layer(walk *w, const draft_config *d, int i)
+/* How a family names its tensors. */
+typedef struct draft_names {
+    const char *prefix, *layer, *final_norm;
+} draft_names;
+
+static const draft_names draft_spellings[] = {
+    [DRAFT_RELEASED] = {"language_model.model.dspark.", ".decoder_layer", "final_norm.weight"},
+    [DRAFT_QWEN3] = {"", "", "norm.weight"},
+};
+
+static void draft_norm(walk *w, draft_role role, const char *base, const char *suffix, int64_t n)
+{
+    w->draft = role;
+    vector(w, base, suffix, TENSOR_BF16, FILL_NORM, n);
+}
+
+static void draft_linear(walk *w, draft_role role, const char *base, int64_t out, int64_t in)
+{
+    w->draft = role;
+    linear(w, ROLE_COUNT, base, out, in);
+}
+
+static void draft_plain(walk *w, draft_role role, const draft_names *n, const char *part, layout_fill fill, int64_t out,
+                        int64_t in)
+{
+    w->draft = role;
+    matrix(w, n->prefix, part, TENSOR_BF16, fill, in, out, in);
+}
+
+static void draft_layer(walk *w, const draft_config *d, const draft_names *n, int i)
 {
     char base[96], name[128];
     int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
-    snprintf(base, sizeof base, DRAFT "layers.%d.decoder_layer", i);
-    vector(w, base, ".input_layernorm.weight", TENSOR_BF16, FILL_NORM, d->hidden);
-    mxfp8(w, SUB(".self_attn.q_proj"), q, d->hidden);
-    mxfp8(w, SUB(".self_attn.k_proj"), kv, d->hidden);
-    mxfp8(w, SUB(".self_attn.v_proj"), kv, d->hidden);
-    mxfp8(w, SUB(".self_attn.o_proj"), d->hidden, q);
-    vector(w, base, ".self_attn.q_norm.weight", TENSOR_BF16, FILL_NORM, d->head_dim);
-    vector(w, base, ".self_attn.k_norm.weight", TENSOR_BF16, FILL_NORM, d->head_dim);
-    vector(w, base, ".post_attention_layernorm.weight", TENSOR_BF16, FILL_NORM, d->hidden);
-    mxfp8(w, SUB(".mlp.gate_proj"), d->dense_width, d->hidden);
-    mxfp8(w, SUB(".mlp.up_proj"), d->dense_width, d->hidden);
-    mxfp8(w, SUB(".mlp.down_proj"), d->hidden, d->dense_width);
+    snprintf(base, sizeof base, "%slayers.%d%s", n->prefix, i, n->layer);
+    w->layer = i;
+    draft_norm(w, DRAFT_INPUT_NORM, base, ".input_layernorm.weight", d->hidden);
+    draft_linear(w, DRAFT_Q, SUB(".self_attn.q_proj"), q, d->hidden);
+    draft_linear(w, DRAFT_K, SUB(".self_attn.k_proj"), kv, d->hidden);
+    draft_linear(w, DRAFT_V, SUB(".self_attn.v_proj"), kv, d->hidden);
+    draft_linear(w, DRAFT_O, SUB(".self_attn.o_proj"), d->hidden, q);
+    draft_norm(w, DRAFT_Q_NORM, base, ".self_attn.q_norm.weight", d->head_dim);
+    draft_norm(w, DRAFT_K_NORM, base, ".self_attn.k_norm.weight", d->head_dim);
+    draft_norm(w, DRAFT_POST_NORM, base, ".post_attention_layernorm.weight", d->hidden);
+    draft_linear(w, DRAFT_GATE, SUB(".mlp.gate_proj"), d->dense_width, d->hidden);
+    draft_linear(w, DRAFT_UP, SUB(".mlp.up_proj"), d->dense_width, d->hidden);
+    draft_linear(w, DRAFT_DOWN, SUB(".mlp.down_proj"), d->hidden, d->dense_width);
+    w->layer = -1;
 }
 #undef SUB
 
 bool layout_walk_draft(const config *target, const draft_config *d, layout_fn fn, void *user)
 {
-    walk w = {
-        .scheme = SCHEME_MXFP8, .fn = fn, .user = user, .ok = true, .role = ROLE_COUNT, .layer = -1, .expert = -1};
-    int64_t taps = (int64_t)d->tap_count * target->hidden;
-    matrix(&w, DRAFT, "fc.weight", TENSOR_BF16, FILL_LINEAR, taps, d->hidden, taps);
-    vector(&w, DRAFT, "hidden_norm.weight", TENSOR_BF16, FILL_NORM, d->hidden);
-    for (int i = 0; i < d->layers && w.ok; i++) draft_layer(&w, d, i);
-    vector(&w, DRAFT, "final_norm.weight", TENSOR_BF16, FILL_NORM, d->hidden);
-    matrix(&w, DRAFT, "markov_head.markov_w1.weight", TENSOR_BF16, FILL_EMBED, d->markov_rank, d->vocab,
-           d->markov_rank);
-    matrix(&w, DRAFT, "markov_head.markov_w2.weight", TENSOR_BF16, FILL_LINEAR, d->markov_rank, d->vocab,
-           d->markov_rank);
+    const draft_names *n = &draft_spellings[d->family];
+    walk w = {.scheme = d->family == DRAFT_RELEASED ? SCHEME_MXFP8 : SCHEME_BF16,
+              .fn = fn,
+              .user = user,
+              .ok = true,
+              .role = ROLE_COUNT,
+              .layer = -1,
+              .expert = -1};
+    if (d->own_embed) draft_plain(&w, DRAFT_EMBED, n, "embed_tokens.weight", FILL_EMBED, d->vocab, d->hidden);
+    draft_plain(&w, DRAFT_FC, n, "fc.weight", FILL_LINEAR, d->hidden, (int64_t)d->tap_count * target->hidden);
+    draft_norm(&w, DRAFT_HIDDEN_NORM, n->prefix, "hidden_norm.weight", d->hidden);
+    for (int i = 0; i < d->layers && w.ok; i++) draft_layer(&w, d, n, i);
+    draft_norm(&w, DRAFT_FINAL_NORM, n->prefix, n->final_norm, d->hidden);
+    if (d->own_head) draft_plain(&w, DRAFT_HEAD, n, "lm_head.weight", FILL_LINEAR, d->vocab, d->hidden);
+    draft_plain(&w, DRAFT_MARKOV_IN, n, "markov_head.markov_w1.weight", FILL_EMBED, d->vocab, d->markov_rank);
+    draft_plain(&w, DRAFT_MARKOV_OUT, n, "markov_head.markov_w2.weight", FILL_LINEAR, d->vocab, d->markov_rank);
     if (d->confidence_head) {
         int64_t in = d->hidden + (d->confidence_with_markov ? d->markov_rank : 0);
-        matrix(&w, DRAFT, "confidence_head.proj.weight", TENSOR_BF16, FILL_LINEAR, in, 1, in);
-        vector(&w, DRAFT, "confidence_head.proj.bias", TENSOR_BF16, FILL_BIAS, 1);
+        draft_plain(&w, DRAFT_CONFIDENCE, n, "confidence_head.proj.weight", FILL_LINEAR, 1, in);
+        w.draft = DRAFT_CONFIDENCE_BIAS;
+        vector(&w, n->prefix, "confidence_head.proj.bias", TENSOR_BF16, FILL_BIAS, 1);
     }
     return w.ok;
 }
@@ -313,6 +352,13 @@ layout_totals layout_count_draft(const config *target, const draft_config *d)
 }
 
 /* ---- Schemes --------------------------------------------------------------------------------------------------- */
+
+layout_scheme layout_scheme_of(const config *c)
+{
+    if (!c->quant_method[0]) return SCHEME_BF16;
+    if (!strcmp(c->quant_method, "modelopt")) return SCHEME_MODELOPT;
+    return c->moe_quant[0] ? SCHEME_M31 : SCHEME_MXFP8;
+}
 
 layout_scheme layout_known_scheme(const char *name)
 {

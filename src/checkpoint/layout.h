@@ -27,7 +27,8 @@ typedef struct layout_entry {
     layout_fill fill;
     int64_t fan_in;    /* columns of the matrix that it belongs to */
     weight_role role;  /* ROLE_COUNT for vision and drafter tensors */
-    int layer, expert; /* -1 where there is none */
+    draft_role draft;  /* of a drafter's tensor, scales included; DRAFT_ROLE_COUNT elsewhere */
+    int layer, expert; /* -1 where there is none; the drafter's layers are its own */
 } layout_entry;
 
 /* Called once per tensor in file order; return false to stop. */
@@ -35,7 +36,7 @@ typedef bool (*layout_fn)(void *user, const layout_entry *entry);
 
 /* All tensors of the main files. Vision tensors are there when c->vision_layers > 0. False: fn stopped. */
 bool layout_walk(const config *c, layout_scheme scheme, layout_fn fn, void *user);
-/* The drafter's tensors (dspark/), MXFP8 linears. */
+/* The drafter's tensors (dspark/); linears of the released family are MXFP8, others plain. */
 bool layout_walk_draft(const config *target, const draft_config *d, layout_fn fn, void *user);
 
 size_t layout_entry_bytes(const layout_entry *e);
@@ -47,6 +48,7 @@ layout_totals layout_count(const config *c, layout_scheme scheme);
 layout_totals layout_count_draft(const config *target, const draft_config *d);
 /* The scheme that a known name has: m3.1-flash -> M31, m3 -> BF16, m3-mxfp8 -> MXFP8. */
 layout_scheme layout_known_scheme(const char *name);
+layout_scheme layout_scheme_of(const config *c); /* that its quantization_config means; bf16 when it has none */
 bool layout_parse_scheme(const char *name, layout_scheme *scheme); /* "bf16", "mxfp8", "m31", "modelopt" */
 const char *layout_scheme_name(layout_scheme scheme);
 /* Whether every linear's inputs can be cut into blocks of 32, as the quantised schemes need. HY_USAGE says which not. */

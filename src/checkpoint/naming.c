@@ -184,7 +184,7 @@ static void shape_text(int dims, const int64_t *shape, char *out, size_t size)
     if (n < size) snprintf(out + n, size - n, "]");
 }
 
-static hy_status check_shape(const tensor *t, int dims, const int64_t *shape, hy_error *err)
+hy_status naming_check_shape(const tensor *t, int dims, const int64_t *shape, hy_error *err)
 {
     bool same = t->dims == dims;
     for (int i = 0; same && i < dims; i++) same = t->shape[i] == shape[i];
@@ -203,7 +203,7 @@ static hy_status check_matrix(const tensor *t, tensor_dtype one, tensor_dtype ot
         return error_at(err, HY_BAD_MODEL, t->name, "tensor %.160s has dtype %s; %s%s%s belongs there", t->name,
                         tensor_dtype_name(t->dtype), tensor_dtype_name(one), one == other ? "" : " or ",
                         one == other ? "" : tensor_dtype_name(other));
-    return check_shape(t, 2, (int64_t[]){rows, cols}, err);
+    return naming_check_shape(t, 2, (int64_t[]){rows, cols}, err);
 }
 
 /* One fp32 number, [] or [1]. */
@@ -234,8 +234,8 @@ static hy_status read_plain(const tensor *t, const wanted *want, weight *out, hy
             want->plain ? "tensor %.160s has dtype %s; BF16, F16 or F32 belongs there"
                         : "tensor %.160s has an unknown quantisation: dtype %s without the scales of MXFP8 or NVFP4",
             t->name, tensor_dtype_name(t->dtype));
-    hy_status status = want->vector ? check_shape(t, 1, &want->cols, err)
-                                    : check_shape(t, 2, (int64_t[]){want->rows, want->cols}, err);
+    hy_status status = want->vector ? naming_check_shape(t, 1, &want->cols, err)
+                                    : naming_check_shape(t, 2, (int64_t[]){want->rows, want->cols}, err);
     if (status == HY_OK) *out = (weight){.format = format, .rows = want->rows, .cols = want->cols, .data = t->data};
     return status;
 }
@@ -334,7 +334,7 @@ static hy_status read_stacked(const checkpoint *c, const tensor *t, int expert, 
         return error_at(err, HY_BAD_MODEL, t->name,
                         "tensor %.160s has dtype %s; stacked experts are supported in BF16, F16 and F32", t->name,
                         tensor_dtype_name(t->dtype));
-    hy_status status = check_shape(t, 3, (int64_t[]){experts, want->rows, want->cols}, err);
+    hy_status status = naming_check_shape(t, 3, (int64_t[]){experts, want->rows, want->cols}, err);
     if (status != HY_OK) return status;
     weight all = {.format = format, .rows = experts * want->rows, .cols = want->cols, .data = t->data};
     *out = rows_of(&all, expert * want->rows, want->rows);

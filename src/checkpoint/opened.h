@@ -4,18 +4,26 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shards.h"
+#include "checkpoint/source.h"
 
 struct checkpoint {
-    char folder[4096];
+    model_source source;
     config config;
     shards main;
     const char *prefix; /* of the backbone's tensors: "language_model.model.", "model.language_model." or "model." */
     bool has_draft;
+    char draft_folder[4096 + 16];
     draft_config draft;
     shards drafter;
+    int memory; /* 1 + the descriptor of a file of memory that holds the weights; 0: none */
 };
 
 /* The prefix that the tensors use; the published one when none fits, so that messages name published tensors. */
 const char *naming_prefix(const shards *s);
+/* HY_BAD_MODEL: the tensor's shape is another. */
+hy_status naming_check_shape(const tensor *t, int dims, const int64_t *shape, hy_error *err);
+
+/* The drafter in the folder dspark, if there is one (draft.c). */
+hy_status draft_open_own(checkpoint *c, hy_error *err);
 
 #endif

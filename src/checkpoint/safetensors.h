@@ -46,6 +46,9 @@ typedef struct safetensors_entry {
  * The header is padded with spaces to a multiple of 8 so that data begins aligned. */
 hy_status safetensors_create(const char *path, const safetensors_entry *entries, size_t count, const char *const *metadata,
                              size_t metadata_pairs, bool holes, safetensors_writer **writer, hy_error *err);
+/* The same into an open, empty file that stays the caller's; `name` is for messages. finish renames nothing then. */
+hy_status safetensors_create_in(int fd, const char *name, const safetensors_entry *entries, size_t count,
+                                safetensors_writer **writer, hy_error *err);
 /* Appends data of the tensors, in order, in pieces of any size. Not with holes. */
 hy_status safetensors_write(safetensors_writer *writer, const void *data, size_t bytes, hy_error *err);
 /* Checks that all data came, syncs, renames into place, frees. */

@@ -19,7 +19,7 @@ enum { PIECE = 1 << 20, HEADER_LIMIT = 100 * 1000 * 1000 };
 struct safetensors_writer {
     char *path, *temporary;
     int fd;
-    bool holes;
+    bool holes, borrowed;         /* borrowed: the file is the caller's */
     uint64_t data_bytes, written; /* of the data, without the header */
     uint8_t *pending;             /* [PIECE]: small tensors leave in large writes */
     size_t pending_bytes;
@@ -144,13 +144,44 @@ static hy_status writer_new(const char *path, bool holes, safetensors_writer **o
     return HY_OK;
 }
 
+static hy_status write_header(const safetensors_writer *w, const buffer *header, hy_error *err)
+{
+    uint8_t prefix[8];
+    for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)((uint64_t)header->length >> 8 * i);
+    hy_status status = write_all(w, prefix, sizeof prefix, err);
+    if (status == HY_OK) status = write_all(w, header->data, header->length, err);
+    if (status == HY_OK && w->holes && ftruncate(w->fd, (off_t)(sizeof prefix + header->length + w->data_bytes)) != 0)
+        status = system_error(w, "extend", err);
+    return status;
+}
+
+hy_status safetensors_create_in(int fd, const char *name, const safetensors_entry *entries, size_t count,
+                                safetensors_writer **writer, hy_error *err)
+{
+    safetensors_writer *w = NULL;
+    buffer header = {0};
+    hy_status status = check_names(entries, count, err);
+    if (status == HY_OK) status = writer_new(name, false, &w, err);
+    if (status != HY_OK) return status;
+    w->borrowed = true;
+    w->fd = fd;
+    strcpy(w->temporary, name);
+    status = build_header(&header, entries, count, NULL, 0, &w->data_bytes, err);
+    if (status == HY_OK) status = write_header(w, &header, err);
+    buffer_free(&header);
+    if (status == HY_OK)
+        *writer = w;
+    else
+        safetensors_abort(w);
+    return status;
+}
+
 hy_status safetensors_create(const char *path, const safetensors_entry *entries, size_t count,
                              const char *const *metadata, size_t metadata_pairs, bool holes,
                              safetensors_writer **writer, hy_error *err)
 {
     safetensors_writer *w = NULL;
     buffer header = {0};
-    uint8_t prefix[8];
     hy_status status = check_names(entries, count, err);
     if (status == HY_OK) status = check_target(path, err);
     if (status == HY_OK) status = writer_new(path, holes, &w, err);
@@ -160,11 +191,7 @@ hy_status safetensors_create(const char *path, const safetensors_entry *entries,
         w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (w->fd < 0) status = system_error(w, "create", err);
     }
-    for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)((uint64_t)header.length >> 8 * i);
-    if (status == HY_OK) status = write_all(w, prefix, sizeof prefix, err);
-    if (status == HY_OK) status = write_all(w, header.data, header.length, err);
-    if (status == HY_OK && holes && ftruncate(w->fd, (off_t)(sizeof prefix + header.length + w->data_bytes)) != 0)
-        status = system_error(w, "extend", err);
+    if (status == HY_OK) status = write_header(w, &header, err);
     buffer_free(&header);
     if (status == HY_OK)
         *writer = w;
@@ -202,8 +229,8 @@ hy_status safetensors_finish(safetensors_writer *w, hy_error *err)
         status = error_at(err, HY_USAGE, w->path, "%s got %llu of its %llu declared bytes", w->path,
                           (unsigned long long)w->written, (unsigned long long)w->data_bytes);
     if (status == HY_OK) status = flush(w, err);
-    if (status == HY_OK && fsync(w->fd) != 0) status = system_error(w, "write", err);
-    if (status == HY_OK) {
+    if (status == HY_OK && !w->borrowed && fsync(w->fd) != 0) status = system_error(w, "write", err);
+    if (status == HY_OK && !w->borrowed) {
         int fd = w->fd;
         w->fd = -1;
         if (close(fd) != 0)
@@ -219,9 +246,9 @@ hy_status safetensors_finish(safetensors_writer *w, hy_error *err)
 void safetensors_abort(safetensors_writer *w)
 {
     if (!w) return;
-    if (w->fd >= 0) close(w->fd);
+    if (w->fd >= 0 && !w->borrowed) close(w->fd);
     /* An empty name: renamed already, or never filled in. */
-    if (w->path && w->temporary && w->temporary[0]) unlink(w->temporary);
+    if (!w->borrowed && w->path && w->temporary && w->temporary[0]) unlink(w->temporary);
     free(w->pending);
     free(w->temporary);
     free(w->path);

@@ -1,6 +1,7 @@
 #include "checkpoint/shards.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,9 +40,18 @@ static hy_status names_add(name_list *l, const char *name, hy_error *err)
     return HY_OK;
 }
 
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Files that are listed by their names too, wherever they are. */
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    int order = strcmp(base_name(x), base_name(y));
+    return order ? order : strcmp(x, y);
 }
 
 static bool ends_with(const char *s, const char *end)
@@ -124,8 +134,7 @@ typedef struct index_check {
 
 static const char *file_label(const safetensors *f)
 {
-    const char *path = safetensors_path(f), *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    return base_name(safetensors_path(f));
 }
 
 static hy_status check_entry(void *user, const char *tensor_name, const char *file, hy_error *err)
@@ -167,8 +176,9 @@ static hy_status open_files(const char *folder, const name_list *l, bool indexed
     s->files = calloc(l->count ? l->count : 1, sizeof *s->files);
     if (!s->files) return error_memory(err, "files", l->count * sizeof *s->files);
     for (size_t i = 0; i < l->count; i++) {
-        char path[PATH_SIZE];
-        hy_status status = file_join(folder, l->names[i], path, sizeof path, err);
+        char joined[PATH_SIZE];
+        const char *path = strchr(l->names[i], '/') ? l->names[i] : joined; /* listed, or of the folder */
+        hy_status status = path == joined ? file_join(folder, l->names[i], joined, sizeof joined, err) : HY_OK;
         if (status == HY_OK && indexed && !file_exists(path))
             status = error_at(err, HY_BAD_MODEL, l->names[i],
                               "the shard %.160s that %s names is missing from %.160s; download it again", l->names[i],
@@ -194,35 +204,30 @@ static hy_status gather(shards *s, hy_error *err)
             if (!tensor_table_add(&s->table, t)) continue;
             size_t k = 0; /* the earlier file */
             while (!safetensors_find(s->files[k], t->name)) k++;
+            bool alike = strcmp(file_label(s->files[k]), file_label(s->files[f])) == 0; /* files that are listed */
             return error_at(err, HY_BAD_MODEL, t->name, "tensor %.160s is in two files: %.120s and %.120s", t->name,
-                            file_label(s->files[k]), file_label(s->files[f]));
+                            alike ? safetensors_path(s->files[k]) : file_label(s->files[k]),
+                            alike ? safetensors_path(s->files[f]) : file_label(s->files[f]));
         }
     return HY_OK;
 }
 
-static hy_status open_all(const char *folder, name_list *l, file_map *index, shards *s, hy_error *err)
+static hy_status map_index(const char *path, file_map *index, hy_error *err)
 {
-    char single[PATH_SIZE], path[PATH_SIZE];
-    hy_status status = file_join(folder, "model.safetensors", single, sizeof single, err);
-    if (status == HY_OK) status = file_join(folder, index_name, path, sizeof path, err);
-    if (status != HY_OK) return status;
-    bool indexed = !file_present(single) && file_present(path);
-    if (file_present(single)) {
-        status = names_add(l, "model.safetensors", err);
-    } else if (indexed) {
-        status = file_map_open(path, index, err);
-        if (status == HY_OK && index->size > INDEX_LIMIT)
-            status = error_at(err, HY_BAD_MODEL, index_name, "%s has %zu bytes, more than the %d that are allowed",
-                              index_name, index->size, INDEX_LIMIT);
-        if (status == HY_OK) status = walk_index(index, collect_file, l, err);
-    } else {
-        status = list_folder(folder, l, err);
-    }
-    if (status != HY_OK) return status;
+    hy_status status = file_map_open(path, index, err);
+    if (status == HY_OK && index->size > INDEX_LIMIT)
+        status = error_at(err, HY_BAD_MODEL, index_name, "%s has %zu bytes, more than the %d that are allowed",
+                          index_name, index->size, INDEX_LIMIT);
+    return status;
+}
+
+/* Opens the files of a list, and holds the index against them if there is one. */
+static hy_status open_list(const char *folder, name_list *l, const file_map *index, shards *s, hy_error *err)
+{
     if (l->count) qsort(l->names, l->count, sizeof *l->names, by_name);
-    status = open_files(folder, l, indexed, s, err);
+    hy_status status = open_files(folder, l, index != NULL, s, err);
     if (status == HY_OK) status = gather(s, err);
-    if (status != HY_OK || !indexed) return status;
+    if (status != HY_OK || !index) return status;
     index_check check = {.set = s};
     status = walk_index(index, check_entry, &check, err);
     if (status == HY_OK && check.entries < s->count)
@@ -231,19 +236,75 @@ static hy_status open_all(const char *folder, name_list *l, file_map *index, sha
     return status;
 }
 
-hy_status shards_open(const char *folder, shards *out, hy_error *err)
+static hy_status find_files(const char *folder, name_list *l, file_map *index, bool *indexed, hy_error *err)
 {
-    name_list names = {0};
-    file_map index = {0};
+    char single[PATH_SIZE], path[PATH_SIZE];
+    hy_status status = file_join(folder, "model.safetensors", single, sizeof single, err);
+    if (status == HY_OK) status = file_join(folder, index_name, path, sizeof path, err);
+    if (status != HY_OK) return status;
+    *indexed = !file_present(single) && file_present(path);
+    if (file_present(single)) return names_add(l, "model.safetensors", err);
+    if (!*indexed) return list_folder(folder, l, err);
+    status = map_index(path, index, err);
+    return status == HY_OK ? walk_index(index, collect_file, l, err) : status;
+}
+
+/* Files of an index that are listed are those; every listed one must be such a file. */
+static hy_status use_listed(name_list *l, char *const *files, size_t count, hy_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t k = 0;
+        while (k < l->count && strcmp(l->names[k], base_name(files[i])) != 0) k++;
+        if (k == l->count)
+            return error_at(err, HY_BAD_MODEL, files[i], "%.200s is not among the files that %s names, or twice",
+                            files[i], index_name);
+        char *copy = memory_string(files[i], strlen(files[i]));
+        if (!copy) return error_memory(err, "file names", strlen(files[i]));
+        free(l->names[k]);
+        l->names[k] = copy;
+    }
+    return HY_OK;
+}
+
+/* What both ways of opening share: `status` is that of making the list. */
+static hy_status finish(hy_status status, const char *folder, name_list *names, file_map *index, bool indexed,
+                        shards *out, hy_error *err)
+{
     shards s = {0};
-    hy_status status = open_all(folder, &names, &index, &s, err);
+    if (status == HY_OK) status = open_list(folder, names, indexed ? index : NULL, &s, err);
     if (status == HY_OK)
         *out = s;
     else
         shards_close(&s);
-    file_map_close(&index);
-    names_free(&names);
+    file_map_close(index);
+    names_free(names);
     return status;
+}
+
+hy_status shards_open(const char *folder, shards *out, hy_error *err)
+{
+    name_list names = {0};
+    file_map index = {0};
+    bool indexed = false;
+    hy_status status = find_files(folder, &names, &index, &indexed, err);
+    return finish(status, folder, &names, &index, indexed, out, err);
+}
+
+hy_status shards_open_files(char *const *files, size_t count, const char *index_path, shards *out, hy_error *err)
+{
+    name_list names = {0};
+    file_map index = {0};
+    char folder[PATH_SIZE] = ".";
+    hy_status status = HY_OK;
+    if (index_path) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(base_name(index_path) - index_path), index_path);
+        status = map_index(index_path, &index, err);
+        if (status == HY_OK) status = walk_index(&index, collect_file, &names, err);
+        if (status == HY_OK) status = use_listed(&names, files, count, err);
+    } else {
+        for (size_t i = 0; i < count && status == HY_OK; i++) status = names_add(&names, files[i], err);
+    }
+    return finish(status, folder, &names, &index, index_path != NULL, out, err);
 }
 
 void shards_close(shards *s)

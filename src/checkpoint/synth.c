@@ -255,7 +255,18 @@ typedef struct job {
     progress progress;
 } job;
 
-static hy_status write_tensor(job *j, output *o, const layout_entry *e, hy_error *err)
+/* Into a folder's shards or into one file. */
+typedef struct sink {
+    output *folder;
+    safetensors_writer *file;
+} sink;
+
+static hy_status write_piece(const sink *to, const void *data, size_t bytes, hy_error *err)
+{
+    return to->folder ? output_write(to->folder, data, bytes, err) : safetensors_write(to->file, data, bytes, err);
+}
+
+static hy_status write_tensor(job *j, const sink *to, const layout_entry *e, hy_error *err)
 {
     stream s = stream_for(j->c, j->options, &j->tables, e);
     uint64_t total = layout_entry_bytes(e);
@@ -263,7 +274,7 @@ static hy_status write_tensor(job *j, output *o, const layout_entry *e, hy_error
         s.out = j->piece;
         s.bytes = total - s.begin < PIECE_BYTES ? total - s.begin : PIECE_BYTES;
         threads_run(j->pool, (int64_t)((s.bytes + CHUNK_BYTES - 1) / CHUNK_BYTES), 1, fill_piece, &s);
-        hy_status status = output_write(o, s.out, (size_t)s.bytes, err);
+        hy_status status = write_piece(to, s.out, (size_t)s.bytes, err);
         if (status != HY_OK) return status;
         if (!progress_add(&j->progress, s.bytes)) return error_set(err, HY_CANCELLED, "stopped before the end");
     }
@@ -275,7 +286,8 @@ static hy_status write_tensors(job *j, output *o, const layout_list *list, hy_er
     const synth_options *options = j->options;
     hy_status s = output_begin(o, list->files, list->count, options->shard_bytes, options->holes, err);
     if (!options->holes)
-        for (size_t i = 0; i < list->count && s == HY_OK; i++) s = write_tensor(j, o, &list->entries[i], err);
+        for (size_t i = 0; i < list->count && s == HY_OK; i++)
+            s = write_tensor(j, &(sink){.folder = o}, &list->entries[i], err);
     return s == HY_OK ? output_end(o, err) : s;
 }
 
@@ -363,5 +375,32 @@ hy_status synth_write(const config *c, const char *folder, const synth_options *
     memory_free(j.piece);
     layout_list_free(&main);
     layout_list_free(&draft);
+    return s;
+}
+
+hy_status synth_file(const config *c, int fd, const char *name, const synth_options *options, hy_error *err)
+{
+    job j = {.c = c, .options = options};
+    layout_list list = {0};
+    sink to = {0};
+    layout_walk(c, options->scheme, layout_list_add, &list);
+    hy_status s = layout_list_finish(&list, err);
+    if (s == HY_OK) s = job_open(&j, err);
+    if (s == HY_OK) s = safetensors_create_in(fd, name, list.files, list.count, &to.file, err);
+    j.progress = (progress){.fn = options->on_progress,
+                            .user = options->user,
+                            .what = "making",
+                            .unit = "bytes",
+                            .total = list_bytes(&list)};
+    for (size_t i = 0; i < list.count && s == HY_OK; i++) s = write_tensor(&j, &to, &list.entries[i], err);
+    if (s == HY_OK) {
+        progress_end(&j.progress);
+        s = safetensors_finish(to.file, err);
+    } else {
+        safetensors_abort(to.file);
+    }
+    threads_close(j.pool);
+    memory_free(j.piece);
+    layout_list_free(&list);
     return s;
 }

@@ -5,6 +5,8 @@
  *     bench_read, bench_peak   what memory and cores can do, measured beside everything else
  *     bench_cost      what an operation must do at least
  *     bench_rows, bench_step, bench_rate   steps over random sequences, timed
+ *     bench_engine   requests in flight beside the model alone
+ *     bench_speculation   with drafts beside without, beside what a step must do
  *     bench_report, bench_against   tables, JSON, comparison
  */
 #ifndef HAYATE_CLI_BENCH_H
@@ -18,6 +20,8 @@ int bench_memory(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
 int bench_decode(int argc, char **argv);
 int bench_prefill(int argc, char **argv);
+int bench_engine(int argc, char **argv);
+int bench_speculation(int argc, char **argv);
 
 /* "0,4096,64K" into values of [low, high]. HY_USAGE names `flag`. */
 hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int64_t high, int32_t out[BENCH_MAX_LIST],

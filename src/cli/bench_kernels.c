@@ -4,7 +4,8 @@
  * Three small networks stand for the whole. One has as many experts as a token takes, so that every row goes through
  * all of them and a product's row count is the step's; its two layers with experts and one without are read in turn,
  * each after a pass that empties the caches. It runs with quantised and with plain expert inputs. One has all experts,
- * but narrow, and serves router, selection and attention. A narrow one with all of K is held to the reference.
+ * but narrow, and serves router, selection and attention. A narrow one with all of K is held to the reference. The
+ * drafter has networks of its own (bench_draft.h).
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include "base/memory.h"
 #include "cli/bench.h"
 #include "cli/bench_against.h"
+#include "cli/bench_draft.h"
 #include "cli/bench_error.h"
 #include "cli/bench_kernels_report.h"
 #include "cli/bench_synthetic.h"
@@ -72,15 +74,6 @@ static int32_t most_rows(const kernel_bench *b)
 
 /* ---- Networks -----------------------------------------------------------------------------------------------------
  */
-
-static hy_status check_memory(const kernel_bench *b, uint64_t weights, uint64_t cache, hy_error *err)
-{
-    char need[32], has[32];
-    uint64_t all = 2 * weights + cache + b->read.bytes, free_bytes = memory_available(); /* as made, and as packed */
-    if (all < free_bytes / 10 * 9 + b->read.bytes) return HY_OK;
-    return error_set(err, HY_NO_FIT, "this bench needs %s and %s are free: take a smaller geometry",
-                     cli_format_bytes(all, need), cli_format_bytes(free_bytes, has));
-}
 
 static hy_status open_backend(const kernel_bench *b, network *n, moe_activation activation, int32_t rows,
                               int32_t sequences, int32_t positions, hy_error *err)
@@ -145,7 +138,7 @@ static hy_status run_linears(kernel_bench *b, hy_error *err)
     ops_model shape = model_shape(&b->geometry.config);
     shape.experts = shape.experts_per_token, shape.shared_width = 0;
     if (shape.vocab > VOCAB) shape.vocab = VOCAB;
-    hy_status status = check_memory(b, bench_synthetic_bytes(&shape, 1, 2), 0, err);
+    hy_status status = bench_synthetic_fits(bench_synthetic_bytes(&shape, 1, 2), 0, b->read.bytes, err);
     if (status == HY_OK) status = bench_synthetic_open(&shape, 1, 2, &n.weights, err);
     for (int i = 0; i < 2 && status == HY_OK; i++) {
         moe_activation activation = i ? MOE_ACTIVATION_NONE : MOE_ACTIVATION_NVFP4;
@@ -257,7 +250,8 @@ static hy_status run_attention(kernel_bench *b, hy_error *err)
                      cache_vector_bytes(CACHE_NVFP4, shape.index_dim);
     uint64_t tokens = b->index_context > b->context ? b->index_context : b->context;
     int32_t rows = most_rows(b), positions = (int32_t)b->context + rows;
-    hy_status status = check_memory(b, bench_synthetic_bytes(&shape, 1, 1), 2 * token * tokens, err);
+    hy_status status =
+        bench_synthetic_fits(bench_synthetic_bytes(&shape, 1, 1), 2 * token * tokens, b->read.bytes, err);
     if (status == HY_OK) status = bench_synthetic_open(&shape, 1, 1, &n.weights, err);
     if (status == HY_OK) status = open_backend(b, &n, MOE_ACTIVATION_NONE, rows, 1, positions, err);
     if (status == HY_OK)
@@ -364,6 +358,8 @@ static hy_status run(kernel_bench *b, const char *name, hy_error *err)
     kernel_report_begin(&b->report);
     status = run_linears(b, err);
     if (status == HY_OK) status = run_attention(b, err);
+    bench_draft drafter = {b->ops, b->pool, &b->read, &b->geometry.config, b->count, b->counts, b->runs, &b->report};
+    if (status == HY_OK && b->geometry.drafter) status = bench_draft_run(&drafter, err);
     if (status == HY_OK) status = run_sampling(b, err);
     if (status == HY_OK && !kernel_report_end(&b->report)) status = error_memory(err, "the JSON", 1 << 20);
     return status;
@@ -373,9 +369,10 @@ int bench_kernels(int argc, char **argv)
 {
     kernel_bench *b = calloc(1, sizeof *b);
     if (!b) return 1;
-    b->rows_text = "1,4,16,64,256", b->runs = 5, b->backend = "cpu", b->context = b->index_context = CONTEXT_NOT_GIVEN;
+    b->rows_text = "1,4,8,16,64,256", b->runs = 5, b->backend = "cpu",
+    b->context = b->index_context = CONTEXT_NOT_GIVEN;
     const cli_option flags[] = {
-        {"rows", "LIST", "rows that go through an operation together (default 1,4,16,64,256)", &b->rows_text,
+        {"rows", "LIST", "rows that go through an operation together (default 1,4,8,16,64,256)", &b->rows_text,
          CLI_STRING},
         {"context", "N",
          "tokens before the rows, for selection and attention (default 16K, or what the geometry allows)", &b->context,

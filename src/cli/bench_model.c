@@ -9,6 +9,7 @@
 #include "cli/bench.h"
 #include "cli/bench_report.h"
 #include "cli/cli.h"
+#include "cli/find_model.h"
 
 enum { MAX_CONTEXT = 1 << 24, MAX_RUNS = 1000, MAX_BATCH = 8192, MAX_ROWS = BENCH_MAX_LIST * BENCH_MAX_LIST };
 
@@ -240,6 +241,7 @@ static hy_status run_rows(model_bench *b, hy_error *err)
 
 static int run(model_bench *b, const char *path)
 {
+    char folder[FIND_PATH_SIZE];
     hy_error err = {0};
     hy_status status = parse_flags(b, &err);
     hy_engine_options step = {0}; /* what --memory must hold at least */
@@ -250,7 +252,8 @@ static int run(model_bench *b, const char *path)
         step.max_num_seqs = most_sequences(b), step.max_num_batched_tokens = most_sequences(b) * rows_each(b);
         b->options.engine = &step;
     }
-    if (status == HY_OK) status = hy_model_open(path, &b->options, &b->model, &err);
+    if (status == HY_OK) status = find_model(path, NULL, folder, &err);
+    if (status == HY_OK) status = hy_model_open(folder, &b->options, &b->model, &err);
     if (status == HY_OK) status = open_parts(b, &err);
     if (status == HY_OK) {
         make_heading(b);

@@ -43,13 +43,17 @@ static bool streams(const bench_heading *h)
     return !strcmp(h->weights, "stream");
 }
 
+void bench_print_model(const hy_model_info *m)
+{
+    printf("model: %s, %d layers, backend %s, cache %s, index cache %s, read-back %s, expert activations %s\n", m->name,
+           m->layers, m->backend, m->kv_cache_dtype, m->indexer_kv_dtype, m->readback, m->moe_activation);
+}
+
 void bench_print_heading(const bench_heading *h, const bench_against *against)
 {
     char bytes[32], memory[32];
-    const hy_model_info *m = &h->model;
     bench_machine_print(&h->machine);
-    printf("model: %s, %d layers, backend %s, cache %s, index cache %s, read-back %s, expert activations %s\n", m->name,
-           m->layers, m->backend, m->kv_cache_dtype, m->indexer_kv_dtype, m->readback, m->moe_activation);
+    bench_print_model(&h->model);
     printf("%s: %d thread%s, medians of %d run%s, the head %s, read passes over %s\n", h->bench, h->threads,
            h->threads == 1 ? "" : "s", h->runs, h->runs == 1 ? "" : "s", h->head ? "included" : "left out",
            cli_format_bytes(h->read_bytes, bytes));
@@ -129,7 +133,7 @@ static void member_text(json_writer *w, const char *key, const char *value)
     writer_text(w, value);
 }
 
-static void write_model(const hy_model_info *m, json_writer *w)
+void bench_write_model(const hy_model_info *m, json_writer *w)
 {
     writer_object(w);
     member_text(w, "path", m->path);
@@ -241,7 +245,7 @@ bool bench_print_json(const bench_heading *h, const bench_result *rows, int coun
     member_text(&w, "bench", h->bench);
     member_text(&w, "version", HY_VERSION);
     writer_key(&w, "machine"), bench_machine_write(&h->machine, &w);
-    writer_key(&w, "model"), write_model(&h->model, &w);
+    writer_key(&w, "model"), bench_write_model(&h->model, &w);
     writer_key(&w, "threads"), writer_integer(&w, h->threads);
     writer_key(&w, "runs"), writer_integer(&w, h->runs);
     writer_key(&w, "head"), writer_bool(&w, h->head);

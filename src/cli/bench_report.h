@@ -21,6 +21,10 @@ typedef struct bench_heading {
 /* Of a decode step the bytes bind by definition; elsewhere, by operation, the larger of bytes and operations. */
 bool bench_by_bytes(const char *bench);
 
+/* The model as every bench names it: a line, an object. */
+void bench_print_model(const hy_model_info *m);
+void bench_write_model(const hy_model_info *m, json_writer *w);
+
 void bench_print_heading(const bench_heading *h, const bench_against *against);
 /* One row and its operations; `against` may be NULL. */
 void bench_print_row(const bench_heading *h, const bench_result *r, const bench_against *against);

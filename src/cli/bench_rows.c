@@ -135,6 +135,12 @@ static void fill_block(const cache_layout *l, uint8_t *row, uint64_t *state)
     }
 }
 
+static void fill_draft(const cache_layout *l, uint8_t *part, uint64_t *state)
+{
+    for (int i = 0; i < l->draft_layers * l->draft_kv_heads; i++)
+        fill_data(l->draft, part + (size_t)i * l->draft_head_bytes, l->draft_head_bytes, state);
+}
+
 /* The index parts come behind all main parts. */
 static size_t index_begin(const cache_layout *l)
 {
@@ -158,6 +164,7 @@ hy_status bench_rows_fill(const hy_ops *ops, ops_cache *cache, const cache_layou
         for (int32_t b = 0; b < blocks && status == HY_OK; b++) {
             uint64_t state = ((uint64_t)s << 32) + (uint64_t)b + 1;
             fill_block(layout, row, &state);
+            if (layout->draft_offset != CACHE_NO_OFFSET) fill_draft(layout, row + layout->draft_offset, &state);
             ops->cache_write(cache, r->table[(int64_t)s * r->blocks + b], begin, layout->row_bytes - begin,
                              row + begin);
             if (!progress_add(&p, layout->row_bytes - begin))

@@ -164,7 +164,7 @@ static hy_status run_whole(measuring *m, hy_error *err)
 {
     const bench_setup *s = m->setup;
     double start = clock_seconds();
-    forward_run(s->model, s->step, s->cache, &m->rows->ops, NULL);
+    forward_run(s->model, s->step, s->cache, &m->rows->ops, false, NULL);
     hy_status status = s->ops->finish(s->step, err);
     m->now->whole = clock_seconds() - start;
     return status;

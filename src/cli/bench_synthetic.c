@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/bench_rows.h"
+#include "cli/cli.h"
 #include "number/bf16.h"
 
 /* ---- Weights ------------------------------------------------------------------------------------------------------
@@ -161,6 +162,46 @@ hy_status bench_synthetic_open(const ops_model *shape, int dense_layers, int moe
     if (!s->failed) return HY_OK;
     bench_synthetic_close(s);
     return error_memory(err, "random weights", bench_synthetic_bytes(shape, dense_layers, moe_layers));
+}
+
+hy_status bench_synthetic_draft(bench_synthetic *s, const ops_drafter *shape, hy_error *err)
+{
+    ops_model *m = &s->model;
+    ops_drafter *d = take(s, sizeof *d);
+    ops_draft_layer *layer = take(s, (size_t)shape->layers * sizeof *layer);
+    int64_t q = (int64_t)shape->heads * shape->head_dim, kv = (int64_t)shape->kv_heads * shape->head_dim;
+    if (!s->failed) {
+        *d = *shape;
+        d->layer = layer, d->markov_rank = 0, d->embed = m->embed, d->head = m->head;
+        d->fc = matrix(s, WEIGHT_BF16, m->hidden, (int64_t)d->tap_count * m->hidden);
+        d->hidden_norm = norm(s, m->hidden), d->final_norm = norm(s, m->hidden);
+    }
+    for (int i = 0; i < shape->layers && !s->failed; i++)
+        layer[i] = (ops_draft_layer){.input_norm = norm(s, m->hidden),
+                                     .post_norm = norm(s, m->hidden),
+                                     .q_norm = norm(s, d->head_dim),
+                                     .k_norm = norm(s, d->head_dim),
+                                     .q = linear(s, q, m->hidden),
+                                     .k = linear(s, kv, m->hidden),
+                                     .v = linear(s, kv, m->hidden),
+                                     .o = linear(s, m->hidden, q),
+                                     .gate = linear(s, d->width, m->hidden),
+                                     .up = linear(s, d->width, m->hidden),
+                                     .down = linear(s, m->hidden, d->width)};
+    if (!s->failed) {
+        m->drafter = d;
+        return HY_OK;
+    }
+    return error_memory(err, "a random drafter", (size_t)m->hidden * (size_t)m->hidden);
+}
+
+hy_status bench_synthetic_fits(uint64_t weights, uint64_t cache, uint64_t read_buffer, hy_error *err)
+{
+    char need[32], has[32];
+    uint64_t all = 2 * weights + cache + read_buffer, free_bytes = memory_available();
+    if (all < free_bytes / 10 * 9 + read_buffer) return HY_OK;
+    return error_set(err, HY_NO_FIT, "this bench needs %s and %s are free: take a smaller geometry",
+                     cli_format_bytes(all, need), cli_format_bytes(free_bytes, has));
 }
 
 void bench_synthetic_close(bench_synthetic *s)

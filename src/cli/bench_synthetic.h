@@ -22,6 +22,11 @@ uint64_t bench_synthetic_bytes(const ops_model *shape, int dense_layers, int moe
  * A shared width of 0 leaves the shared expert out. HY_NO_FIT without memory. */
 hy_status bench_synthetic_open(const ops_model *shape, int dense_layers, int moe_layers, bench_synthetic *out,
                                hy_error *err);
+/* Gives it a drafter of the given sizes: a bf16 fc, MXFP8 layers, the target's embedding and head, neither Markov nor
+ * confidence head. HY_NO_FIT without memory. */
+hy_status bench_synthetic_draft(bench_synthetic *s, const ops_drafter *shape, hy_error *err);
+/* HY_NO_FIT where weights, as made and as packed, and a cache do not fit beside a read buffer that is there already. */
+hy_status bench_synthetic_fits(uint64_t weights, uint64_t cache, uint64_t read_buffer, hy_error *err);
 void bench_synthetic_close(bench_synthetic *s);
 
 #endif

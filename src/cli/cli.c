@@ -44,7 +44,9 @@ int cli_exit(hy_status status)
     case HY_UNSUPPORTED: return 3;
     case HY_NO_FIT: return 4;
     case HY_FAILED:
-    case HY_CANCELLED: break;
+    case HY_CANCELLED:
+    case HY_LATE:
+    case HY_BUSY: break;
     }
     return 1;
 }
@@ -162,10 +164,10 @@ static const cli_option *find_letter(const cli_option *options, int count, char 
     return NULL;
 }
 
-/* Edits (insert, delete, replace, swap neighbours) that turn a into b. */
-static int edit_distance(const char *a, const char *b)
+int cli_edit_distance(const char *a, const char *b)
 {
     int rows[3][NAME_MAX_LENGTH + 2];
+    if (strlen(a) > NAME_MAX_LENGTH || strlen(b) > NAME_MAX_LENGTH) return NAME_MAX_LENGTH;
     int n = (int)strlen(a), m = (int)strlen(b);
     int *before = rows[0], *last = rows[1], *row = rows[2];
     for (int j = 0; j <= m; j++) last[j] = j;
@@ -193,7 +195,7 @@ static int unknown_flag(const char *command, const cli_option *options, int coun
         char letter;
         size_t n = option_long(&options[i], &letter);
         if (!options[i].help || !flag_name(options[i].name, n, own)) continue;
-        int d = edit_distance(name, own);
+        int d = cli_edit_distance(name, own);
         if (d < distance) distance = d, memcpy(best, own, sizeof best);
     }
     if (best[0]) return cli_usage_error(command, "unknown flag --%s; did you mean --%s?", name, best);
@@ -258,9 +260,7 @@ static int store(const char *command, const cli_option *o, const char *shown, co
     return -1;
 }
 
-/* Words of `text` wrapped to HELP_WIDTH with `indent` columns before every line but the first. Line ends in the text
- * stay, and so do spaces at the beginning of its lines. */
-static void print_wrapped(const char *text, int indent, int column)
+void cli_print_wrapped(const char *text, int indent, int column)
 {
     bool fresh = true; /* no word on this line yet */
     while (*text) {
@@ -298,7 +298,7 @@ static void print_help(const char *usage, const char *about, const cli_option *o
     char label[128];
     int width = 0;
     printf("usage: hayate %s\n\n", usage);
-    print_wrapped(about, 0, 0);
+    cli_print_wrapped(about, 0, 0);
     printf("\nflags:\n");
     for (int i = 0; i < count; i++) {
         int n = options[i].help ? option_label(&options[i], label) : 0;
@@ -313,7 +313,7 @@ static void print_help(const char *usage, const char *about, const cli_option *o
             printf("\n%*s", width + 2, "");
         else
             printf("%*s", width + 2 - n, "");
-        print_wrapped(options[i].help, width + 2, width + 2);
+        cli_print_wrapped(options[i].help, width + 2, width + 2);
     }
     printf("  --help%*s", width - 6, "");
     printf("this text\n");

@@ -62,6 +62,11 @@ int cli_parse(const char *command, const char *usage, const char *about, const c
 void cli_error(const hy_error *err);
 /* "hayate COMMAND: ..." and a line that points to --help on stderr; returns 2. */
 int cli_usage_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Edits (insert, delete, replace, swap neighbours) that make one name of the other; many for names over 63 characters. */
+int cli_edit_distance(const char *a, const char *b);
+/* Text for people in lines of 100 columns, of which the first begins at `column` and others at `indent`. Line ends in the
+ * text stay, and so do spaces at the beginning of its lines. */
+void cli_print_wrapped(const char *text, int indent, int column);
 /* Exit code of a status: 0 done, 1 failed, 2 usage or bad input, 3 bad or unsupported model, 4 does not fit. */
 int cli_exit(hy_status status);
 

@@ -16,6 +16,9 @@ static const struct {
     {"kernels", "every operation alone, on random weights: time, bound, error", bench_kernels},
     {"decode", "tokens a second by context and batch, beside the bytes that they must read", bench_decode},
     {"prefill", "the same for steps of many rows, beside the multiplications that they need", bench_prefill},
+    {"engine", "tokens a second with requests in flight, beside the model alone over the same rows", bench_engine},
+    {"speculation", "tokens a second with drafts and without, by drafts and batch, beside what they must do",
+     bench_speculation},
 };
 
 enum { PARTS = sizeof parts / sizeof parts[0] };
@@ -25,7 +28,7 @@ static void usage(FILE *out)
     fprintf(out, "usage: hayate bench PART [arguments]\n\n"
                  "Measures, and sets every figure beside a bound that is measured in the same moment: a pass that only "
                  "reads\nmemory, and loops that only multiply.\n\nparts:\n");
-    for (int i = 0; i < PARTS; i++) fprintf(out, "  %-8s %s\n", parts[i].name, parts[i].about);
+    for (int i = 0; i < PARTS; i++) fprintf(out, "  %-11s %s\n", parts[i].name, parts[i].about);
     fprintf(out, "\n'hayate bench PART --help' tells more.\n");
 }
 

@@ -45,7 +45,7 @@ typedef struct chat {
     char error[sizeof((hy_error *)0)->message];
 } chat;
 
-/* ---- Showing an answer: on the engine's thread ---------------------------------------------------------------- */
+/* ---- Showing an answer: on the planner's thread ---------------------------------------------------------------- */
 
 static void set_dim(chat *c, bool dim)
 {
@@ -91,8 +91,9 @@ static void show_end(chat *c, const hy_result *r, bool interrupted)
     set_dim(c, false);
     if (!c->at_line_start) putchar('\n');
     if (c->colour && r->decode_s > 0 && r->id_count > 1)
-        printf("\033[2m[%zu tokens read in %.1f s, %zu made, %.1f/s%s]\033[0m\n", r->prompt_count, r->prefill_s,
-               r->id_count, (double)(r->id_count - 1) / r->decode_s,
+        printf("\033[2m[%zu of %zu tokens read in %.1f s, %zu made, %.1f/s%s]\033[0m\n",
+               r->prompt_count - (size_t)r->reuse.tokens, r->prompt_count, r->prefill_s, r->id_count,
+               (double)(r->id_count - 1) / r->decode_s,
                interrupted                     ? ", stopped"
                : r->finish == HY_FINISH_LENGTH ? ", ended by length"
                                                : "");
@@ -144,6 +145,7 @@ static hy_status run_request(chat *c, const hy_ids *prompt, hy_error *err)
     hy_request *request = NULL;
     options.prompt_ids = prompt->data, options.prompt_count = prompt->count;
     options.sampling = c->sampling, options.on_event = on_event, options.user = c;
+    options.rendered = true;
     int32_t last = prompt->data ? prompt->data[prompt->count - 1] : -1;
     text_reasoning_begin(&c->split, text_reasoning_start_of(model_tokenizer(c->model), last));
     buffer_clear(&c->reasoning);
@@ -295,6 +297,8 @@ int cmd_chat(int argc, char **argv)
     if (count < 1) return cli_usage_error("chat", "name the folder of a model");
     if (thinking && !flags_thinking_mode(thinking))
         return cli_usage_error("chat", "--thinking-mode is enabled, disabled or adaptive, not '%.40s'", thinking);
+    code = flags_check("chat", &model);
+    if (code >= 0) return code;
     chat c = {.show_reasoning = reasoning, .colour = terminal};
     hy_error err = {0};
     cli_catch_interrupt();

@@ -75,7 +75,8 @@ int cmd_eval(int argc, char **argv)
     const char *places[16];
     int count = 16;
     cli_option table[FLAGS_MAX] = {
-        {"seed", "N", "start of the random numbers: which tasks there are (default 0)", &write.seed, CLI_LONG},
+        {"seed", "N", "start of the random numbers: which tasks there are; 0 (default) has SynthAIME-30", &write.seed,
+         CLI_LONG},
         {"threads", "N", "threads (default: one a core)", &write.threads, CLI_INT},
     };
     int lines = eval_write_table(&write, table, table_of(&f, table, 2));

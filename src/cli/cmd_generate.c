@@ -28,9 +28,12 @@ typedef struct generate_flags {
     sampling_flags sampling;
     const char *prompt, *prompt_file, *input_ids, *system, *thinking;
     bool chat, json, ids, keep_special;
+    const char *schema, *regex, *grammar; /* structured output, one of these or a choice */
+    cli_strings choice;
+    bool compact;
 } generate_flags;
 
-/* What the callback needs; it runs on the engine's thread. */
+/* What the callback needs; it runs on the engine's planner thread. */
 typedef struct output {
     bool stream_text, stream_ids; /* else nothing is written until the end */
     bool first;
@@ -212,6 +215,11 @@ static bool write_json(const hy_model *model, const generate_flags *f, const hy_
     writer_key(&w, "seed"), writer_integer(&w, r->seed);
     writer_key(&w, "prefill_seconds"), writer_number(&w, r->prefill_s);
     writer_key(&w, "decode_seconds"), writer_number(&w, r->decode_s);
+    if (f->model.speculative_config) {
+        writer_key(&w, "draft_rounds"), writer_integer(&w, r->draft_rounds);
+        writer_key(&w, "drafts"), writer_integer(&w, r->drafts);
+        writer_key(&w, "drafts_accepted"), writer_integer(&w, r->drafts_accepted);
+    }
     hy_expert_stats experts;
     if (model_expert_stats(model, &experts)) write_experts(&w, &experts);
     writer_end(&w);
@@ -228,6 +236,44 @@ static void print_stats(const hy_result *r)
     fprintf(stderr, "%zu tokens read in %.2f s (%.1f/s), %zu made in %.2f s (%.1f/s); ended by %s; seed %lld\n",
             r->prompt_count, r->prefill_s, prefill, r->id_count, r->decode_s, decode, flags_finish_name(r->finish),
             (long long)r->seed);
+    if (r->draft_rounds > 0)
+        fprintf(stderr, "%d of %d drafts were accepted: %.2f tokens a round\n", r->drafts_accepted, r->drafts,
+                1 + (double)r->drafts_accepted / r->draft_rounds);
+}
+
+/* ---- Structured output ------------------------------------------------------------------------------------------ */
+
+static hy_status compile_choice(const hy_model *model, const cli_strings *choice, hy_grammar **grammar, hy_error *err)
+{
+    buffer list = {0};
+    json_writer w = {.out = &list};
+    writer_array(&w);
+    for (int i = 0; i < choice->count; i++) writer_text(&w, choice->items[i]);
+    writer_end(&w);
+    hy_status status = buffer_ok(&list)
+                           ? hy_grammar_compile(model, HY_GRAMMAR_CHOICE, list.data, list.length, NULL, grammar, err)
+                           : error_memory(err, "the choices", list.length);
+    buffer_free(&list);
+    return status;
+}
+
+/* What the answer must be, if something: a description on the command line, or a file that has it. */
+static hy_status compile_grammar(const hy_model *model, const generate_flags *f, hy_grammar **grammar, hy_error *err)
+{
+    hy_grammar_kind kind = f->schema ? HY_GRAMMAR_JSON_SCHEMA : f->regex ? HY_GRAMMAR_REGEX : HY_GRAMMAR_EBNF;
+    const char *given = f->schema ? f->schema : f->regex ? f->regex : f->grammar;
+    hy_grammar_options options = {.compact = f->compact, .closed = true};
+    if (f->choice.count > 0) return compile_choice(model, &f->choice, grammar, err);
+    if (!given) return HY_OK;
+    const char *first = given + strspn(given, " \t\r\n");
+    bool text = f->regex || (f->schema && (*first == '{' || strcmp(first, "true") == 0));
+    if (text) return hy_grammar_compile(model, kind, given, strlen(given), &options, grammar, err);
+    char *source = NULL;
+    size_t length = 0;
+    hy_status status = flags_read_text(given, &source, &length, err);
+    if (status == HY_OK) status = hy_grammar_compile(model, kind, source, length, &options, grammar, err);
+    free(source);
+    return status;
 }
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
@@ -236,6 +282,7 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
 {
     hy_ids prompt = {0};
     hy_request *request = NULL;
+    hy_grammar *grammar = NULL;
     bool text = model_tokenizer(model) != NULL;
     output out = {.stream_text = !f->json && !f->ids && text,
                   .stream_ids = !f->json && (f->ids || !text),
@@ -244,7 +291,9 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
                   .stop_id = -1};
     hy_request_options options = hy_request_defaults(model);
     hy_status status = flags_sampling_apply(&f->sampling, model, &options.sampling, err);
+    if (status == HY_OK) status = compile_grammar(model, f, &grammar, err);
     if (status == HY_OK) status = make_prompt(model, f, &prompt, err);
+    options.sampling.grammar = grammar;
     options.prompt_ids = prompt.data, options.prompt_count = prompt.count;
     options.keep_special = f->keep_special;
     options.on_event = on_event, options.user = &out;
@@ -271,6 +320,7 @@ static hy_status generate(hy_model *model, hy_engine *engine, generate_flags *f,
             error_set(err, status, "%s", out.error);
     }
     hy_request_close(request);
+    hy_grammar_close(grammar);
     hy_ids_free(&prompt);
     buffer_free(&out.logprobs);
     return status;
@@ -299,6 +349,8 @@ static int check(generate_flags *f, const char *const *places, int count)
         return cli_usage_error("generate", "--json has the ids already: give one of --json and --ids");
     if (f->sampling.logprobs != INT_MIN && !f->json)
         return cli_usage_error("generate", "--logprobs are shown with --json");
+    if (!!f->schema + !!f->regex + !!f->grammar + (f->choice.count > 0) > 1)
+        return cli_usage_error("generate", "give one of --json-schema, --regex, --grammar and --choice");
     return -1;
 }
 
@@ -317,6 +369,12 @@ int cmd_generate(int argc, char **argv)
         {"ids", NULL, "write token ids instead of text", &f.ids, CLI_FLAG},
         {"logprobs", "N", "with --json: log-probabilities of each token and of the N best, 0 to 20",
          &f.sampling.logprobs, CLI_INT},
+        {"json-schema", "FILE|TEXT", "the answer is JSON as this JSON Schema says (docs/structured-output.md)",
+         &f.schema, CLI_STRING},
+        {"regex", "PATTERN", "the answer matches this as a whole", &f.regex, CLI_STRING},
+        {"grammar", "FILE", "the answer is a text of this grammar, in GBNF or Lark's form", &f.grammar, CLI_STRING},
+        {"choice", "TEXT", "the answer is this text; given several times, one of them", &f.choice, CLI_STRINGS},
+        {"compact", NULL, "with --json-schema: no white space but one blank behind , and :", &f.compact, CLI_FLAG},
         {"keep-special", NULL, "show special tokens in the text", &f.keep_special, CLI_FLAG},
     };
     int lines = 0;
@@ -328,6 +386,7 @@ int cmd_generate(int argc, char **argv)
     int code =
         cli_parse("generate", "generate MODEL [PROMPT | -] [flags]", about, table, lines, argc, argv, places, &count);
     if (code < 0) code = check(&f, places, count);
+    if (code < 0) code = flags_check("generate", &f.model);
     if (code >= 0) return code;
     hy_model *model = NULL;
     hy_engine *engine = NULL;

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "cli/find_model.h"
 #include "number/e4m3.h"
 
 static const char usage[] = "inspect MODEL [TENSOR] [flags]";
@@ -259,12 +260,18 @@ static void print_config(const checkpoint *c)
                f->vision_heads, f->vision_patch);
 }
 
-static void print_draft_config(const draft_config *d)
+static void print_draft_config(const checkpoint *c)
 {
-    printf("\ndrafter: %d layers, window %d, block %d, Markov rank %d, taps", d->layers, d->window, d->block,
-           d->markov_rank);
+    const draft_config *d = checkpoint_draft(c);
+    char window[24] = "none", text[CLI_TEXT];
+    hy_error err = {0};
+    if (d->window) snprintf(window, sizeof window, "%d", d->window);
+    printf("\ndrafter: %s, %d layers, window %s, block %d, Markov rank %d, taps",
+           d->family == DRAFT_RELEASED ? "as released" : "Qwen3", d->layers, window, d->block, d->markov_rank);
     for (int i = 0; i < d->tap_count; i++) printf(" %d", d->taps[i]);
-    printf("\n");
+    printf("%s\n", d->confidence_head ? ", confidence head" : "");
+    if (checkpoint_check_draft(c, &err) != HY_OK)
+        printf("  it cannot be opened: %s\n", cli_format_text(err.message, text));
 }
 
 static void print_summary(const checkpoint *c, bool draft, const summary *s)
@@ -452,6 +459,12 @@ static hy_status print_json(const checkpoint *c, const summary *main, const summ
         put(&w, "layers", d->layers);
         put(&w, "window", d->window);
         put(&w, "block", d->block);
+        hy_error problem = {0};
+        writer_key(&w, "problem"); /* null: it opens */
+        if (checkpoint_check_draft(c, &problem) == HY_OK)
+            writer_null(&w);
+        else
+            writer_text(&w, problem.message);
         writer_key(&w, "taps");
         writer_array(&w);
         for (int i = 0; i < d->tap_count; i++) writer_integer(&w, d->taps[i]);
@@ -583,7 +596,7 @@ static hy_status show(const checkpoint *c, bool json, bool all, hy_error *err)
         print_config(c);
         print_summary(c, false, &main);
         if (checkpoint_draft(c)) {
-            print_draft_config(checkpoint_draft(c));
+            print_draft_config(c);
             print_summary(c, true, &draft);
         }
     }
@@ -604,12 +617,14 @@ int cmd_inspect(int argc, char **argv)
     int code =
         cli_parse("inspect", usage, about, options, sizeof options / sizeof options[0], argc, argv, places, &count);
     if (code >= 0) return code;
-    if (count < 1) return cli_usage_error("inspect", "MODEL is needed: a checkpoint folder");
+    if (count < 1) return cli_usage_error("inspect", "MODEL is needed: a checkpoint folder or its files");
     if (count == 2 && (json || all))
         return cli_usage_error("inspect", "--json and --all are for a whole model, not for one tensor");
     hy_error err = {0};
     checkpoint *c = NULL;
-    hy_status s = checkpoint_open(places[0], &c, &err);
+    char folder[FIND_PATH_SIZE];
+    hy_status s = find_model(places[0], NULL, folder, &err);
+    if (s == HY_OK) s = checkpoint_open(folder, &c, &err);
     if (s == HY_OK && count == 2)
         code = print_one(c, places[1]);
     else if (s == HY_OK)

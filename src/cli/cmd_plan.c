@@ -21,8 +21,8 @@
 static const char usage[] = "plan MODEL [--gpus N --gpu-memory SIZE | --memory SIZE] [flags]";
 static const char about[] =
     "Says what a model needs and how many sequences a machine holds, from shapes alone: nothing is loaded. MODEL is a "
-    "released model by name (m3.1-flash, m3, m3-mxfp8), a config.json, or a checkpoint folder. Exit code 4: it does "
-    "not fit.\n\n"
+    "released model by name (m3.1-flash, m3, m3-mxfp8), a config.json, a checkpoint folder or its files, or owner/name "
+    "of the hub, from where no weights are downloaded. Exit code 4: it does not fit.\n\n"
     "examples:\n  hayate plan m3.1-flash --gpus 8 --gpu-memory 141GB --max-model-len 256K\n"
     "  hayate plan models/m3-nano --memory 4GB";
 
@@ -89,6 +89,15 @@ static int parse_format(const char *flag, const char *text, cache_format automat
     return cli_usage_error("plan", "%s is auto, bf16, fp8 or nvfp4, not '%s'", flag, text);
 }
 
+/* As a model that is opened: fp8 beside nvfp4, elsewhere as the main cache. */
+static int parse_draft_format(const char *text, cache_format main, cache_format *out)
+{
+    *out = main == CACHE_NVFP4 ? CACHE_FP8 : main;
+    bool known = !text || !strcmp(text, "auto") || cache_format_parse(text, out);
+    if (known && *out != CACHE_NVFP4) return -1;
+    return cli_usage_error("plan", "--draft-kv-dtype is auto, bf16 or fp8, not '%s'", text);
+}
+
 /* ---- Checkpoint folders --------------------------------------------------------------------------------------------
  */
 
@@ -96,7 +105,11 @@ static int parse_format(const char *flag, const char *text, cache_format automat
 static hy_status measure_folder(plan_command *p, const char *path, hy_error *err)
 {
     checkpoint *c = NULL;
-    hy_status s = checkpoint_open(path, &c, err);
+    hy_status s = checkpoint_open(p->g.hub ? p->g.folder : path, &c, err);
+    if (s != HY_OK && p->g.hub) {
+        note(p, "the weights of %.160s are not in the cache here: the published layout counts", path);
+        return HY_OK;
+    }
     if (s != HY_OK) return s;
     uint64_t bytes = 0, expected = layout_count(&p->g.config, p->in.scheme).bytes;
     for (size_t i = 0; i < checkpoint_tensor_count(c, false); i++) bytes += checkpoint_tensor_at(c, i, false)->bytes;
@@ -112,26 +125,26 @@ static hy_status measure_folder(plan_command *p, const char *path, hy_error *err
 }
 
 /* What a program has resident that has opened everything but the weights. */
-static hy_status measure_program(plan_command *p, const char *path, hy_error *err)
+static hy_status measure_program(plan_command *p, hy_error *err)
 {
+    const char *path = p->g.folder;
     text_tokenizer *tokenizer = NULL;
     hy_status s = HY_OK;
-    p->tokenizer = file_is_folder(path) && text_tokenizer_present(path);
+    p->tokenizer = *path && text_tokenizer_present(path);
     if (p->tokenizer) s = text_tokenizer_open(path, &tokenizer, err);
     p->in.program = memory_resident();
     text_tokenizer_close(tokenizer);
     return s;
 }
 
-static bool has_weights(const char *path)
+/* Weights that are here: of a folder, of a list of files. A name of the hub may have left them there. */
+static bool has_weights(const plan_command *p, const char *model)
 {
-    char file[4096];
-    hy_error ignored;
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "snapshots"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (file_join(path, names[i], file, sizeof file, &ignored) == HY_OK &&
-            (file_exists(file) || file_is_folder(file)))
-            return true;
+    char file[SOURCE_PATH + 32];
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    if (source_is_files(model)) return true;
+    for (size_t i = 0; p->g.folder[0] && i < sizeof names / sizeof names[0]; i++)
+        if (file_join(p->g.folder, names[i], file, sizeof file, NULL) == HY_OK && file_exists(file)) return true;
     return false;
 }
 
@@ -180,11 +193,15 @@ static void assumptions(plan_command *p)
              n, n);
     }
     note(p, "a sequence takes whole blocks of %d tokens; no prefix is shared", CACHE_BLOCK);
-    if (in->drafter)
+    if (in->drafter && in->drafter->window)
         note(p,
              "the drafter's weights are loaded and its cache keeps every token, as cache rows do (its window is %d "
              "tokens)",
              in->drafter->window);
+    else if (in->drafter)
+        note(p, "the drafter's weights are loaded and its cache keeps every token");
+    else if (in->stream && p->g.drafter)
+        note(p, "without the drafter that the model comes with, as the engine without drafts; --drafter counts it");
     else
         note(p, "no drafter");
     if (in->stream && in->max_model_len)
@@ -408,7 +425,7 @@ static int resolve(plan_command *p, const flags *f)
     int code = parse_parallel(f->parallel, f->gpus, in);
     if (code < 0) code = parse_format("--kv-cache-dtype", f->main, automatic, &in->main);
     if (code < 0) code = parse_format("--indexer-kv-dtype", f->index, in->main, &in->index);
-    if (code < 0) code = parse_format("--draft-kv-dtype", f->draft, CACHE_FP8, &in->draft);
+    if (code < 0) code = parse_draft_format(f->draft, in->main, &in->draft);
     if (code >= 0) return code;
     if (f->memory && (f->gpus > 0 || f->gpu_memory))
         return cli_usage_error("plan", "--memory is for a machine without GPUs: leave out --gpus and --gpu-memory");
@@ -430,7 +447,8 @@ static int resolve(plan_command *p, const flags *f)
     p->here = !f->gpu_memory && !f->memory;
     if (isnan(in->utilisation)) in->utilisation = in->stream ? 1 : PLAN_UTILISATION;
     if (in->stream) in->extra_bytes = 0;
-    if (p->g.drafter && f->drafter != 0 && !in->stream) in->drafter = &p->drafter;
+    /* With streamed weights the figures are those of an engine, which has a drafter when it is asked for. */
+    if (p->g.drafter && (in->stream ? f->drafter == 1 : f->drafter != 0)) in->drafter = &p->drafter;
     if (f->drafter == 1 && !p->g.drafter)
         return cli_usage_error("plan", "--drafter: this model comes without one (scheme %s)",
                                layout_scheme_name(in->scheme));
@@ -450,11 +468,11 @@ static int run(plan_command *p, const char *model, const flags *f)
         p->g.drafter = p->in.scheme == SCHEME_M31;
     }
     if (s == HY_OK) p->drafter = config_drafter(&p->g.config);
-    if (s == HY_OK && !p->g.known && !f->scheme && has_weights(model)) s = measure_folder(p, model, &err);
+    if (s == HY_OK && !p->g.known && !f->scheme && has_weights(p, model)) s = measure_folder(p, model, &err);
     if (s == HY_OK) {
         int code = resolve(p, f);
         if (code >= 0) return code;
-        if (p->in.stream) s = measure_program(p, model, &err);
+        if (p->in.stream) s = measure_program(p, &err);
         if (s == HY_OK) s = plan_compute(&p->in, &p->out, &err);
     }
     if (s != HY_OK) {
@@ -501,9 +519,11 @@ int cmd_plan(int argc, char **argv)
         {"kv-cache-dtype", "NAME", "auto, bf16, fp8 or nvfp4 (auto: nvfp4 for m31, fp8 for mxfp8, bf16 for bf16)",
          &f.main, CLI_STRING},
         {"indexer-kv-dtype", "NAME", "the same for index keys (auto: as the main cache)", &f.index, CLI_STRING},
-        {"draft-kv-dtype", "NAME", "the same for the drafter's cache (auto: fp8)", &f.draft, CLI_STRING},
-        {"drafter", NULL, "count a drafter, or --no-drafter (default: when the model comes with one)", &f.drafter,
-         CLI_SWITCH},
+        {"draft-kv-dtype", "NAME", "auto, bf16 or fp8, of the drafter's cache (auto: fp8, beside bf16 bf16)", &f.draft,
+         CLI_STRING},
+        {"drafter", NULL,
+         "count a drafter, or --no-drafter (default: when the model comes with one; with --weights stream not)",
+         &f.drafter, CLI_SWITCH},
         {"scheme", "NAME", "m31, mxfp8, modelopt or bf16 (default: what MODEL has)", &f.scheme, CLI_STRING},
         {"max-num-batched-tokens", "N", "rows of a step, for the workspace (default 8192; with --weights stream 512)",
          &p->in.step_rows, CLI_SIZE},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "checkpoint/quantize.h"
+#include "cli/find_model.h"
 
 static const char usage[] = "quantize SRC DST [flags]";
 static const char about[] =
@@ -35,7 +36,9 @@ int cmd_quantize(int argc, char **argv)
     checkpoint *source = NULL;
     char a[32];
     cli_catch_interrupt();
-    hy_status s = checkpoint_open(places[0], &source, &err);
+    char folder[FIND_PATH_SIZE];
+    hy_status s = find_model(places[0], NULL, folder, &err);
+    if (s == HY_OK) s = checkpoint_open(folder, &source, &err);
     if (s == HY_OK) s = quantize_run(source, places[1], &o, &err);
     checkpoint_close(source);
     if (s != HY_OK) {

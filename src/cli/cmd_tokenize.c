@@ -5,9 +5,12 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/source.h"
 #include "cli/cli.h"
+#include "cli/find_model.h"
 #include "cli/flags.h"
 #include "text/tokenizer.h"
 
@@ -114,14 +117,23 @@ static hy_status open_tokenizer(const char *model, const model_flags *f, text_to
 {
     if (f->model.tokenizer) return text_tokenizer_open(f->model.tokenizer, tok, err);
     hy_error first = {0};
-    hy_status status = text_tokenizer_open(model, tok, &first);
+    char folder[FIND_PATH_SIZE];
+    if (!find_is_path(model)) { /* a name of the hub; no weights are needed */
+        hy_status found = find_model(model, &(find_options){.text_only = true}, folder, err);
+        return found == HY_OK ? text_tokenizer_open(folder, tok, err) : found;
+    }
+    bool weights = source_is_files(model);
+    hy_status status = weights ? HY_FAILED : text_tokenizer_open(model, tok, &first);
     if (status != HY_FAILED) {
         if (err) *err = first;
         return status;
     }
     checkpoint *files = NULL;
-    if (checkpoint_open(model, &files, NULL) == HY_OK) {
-        if (text_tokenizer_present(checkpoint_folder(files))) {
+    status = checkpoint_open(model, &files, weights ? &first : NULL);
+    if (status == HY_OK) {
+        if (checkpoint_tokenizer(files)) {
+            status = text_tokenizer_open(checkpoint_tokenizer(files), tok, err);
+        } else if (text_tokenizer_present(checkpoint_folder(files))) {
             status = text_tokenizer_open(checkpoint_folder(files), tok, err);
         } else {
             status = error_at(err, HY_USAGE, model,
@@ -131,7 +143,7 @@ static hy_status open_tokenizer(const char *model, const model_flags *f, text_to
         return status;
     }
     if (err) *err = first;
-    return status;
+    return weights ? status : HY_FAILED;
 }
 
 int cmd_tokenize(int argc, char **argv)

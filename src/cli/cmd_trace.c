@@ -1,6 +1,7 @@
 /* hayate trace: what a model computes for given token ids, as safetensors. */
 #include "base/error.h"
 #include "cli/cli.h"
+#include "cli/find_model.h"
 #include "cli/flags.h"
 #include "model/trace.h"
 
@@ -72,8 +73,9 @@ static void summary(const hy_model *model, const trace *t, const trace_plan *pla
     printf("\n%zu tensors written to %s\n", trace_count(t), path);
 }
 
-static hy_status run(const char *folder, trace_flags *f, hy_error *err)
+static hy_status run(const char *name, trace_flags *f, hy_error *err)
 {
+    char folder[FIND_PATH_SIZE];
     safetensors *like = NULL, *replay = NULL;
     trace_plan plan = {0};
     hy_model *model = NULL;
@@ -85,6 +87,7 @@ static hy_status run(const char *folder, trace_flags *f, hy_error *err)
     if (status == HY_OK && f->replay) status = safetensors_open(f->replay, &replay, err);
     if (status == HY_OK) status = like ? trace_plan_like(like, &plan, err) : plan_of_ids(f, &plan, err);
     if (status == HY_OK && like) numerics_like(like, &f->model);
+    if (status == HY_OK) status = find_model(name, NULL, folder, err);
     if (status == HY_OK) status = hy_model_open(folder, &f->model, &model, err);
     options.replay = replay;
     if (status == HY_OK) status = trace_run(model, &plan, &options, &t, err);

@@ -11,6 +11,8 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/find_model.h"
+#include "cli/speculation.h"
 #include "model/trace.h"
 
 enum { TEXT_LIMIT = 256 << 20 };
@@ -102,10 +104,30 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
             (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
                          CLI_SIZE});
     n = add(t, n,
-            (cli_option){"chat-template", "NAME",
-                         "auto (default), or minimax-m3: the built-in renderer whatever the folder has",
+            (cli_option){"kv-offload-disk", "FOLDER",
+                         "folder that keeps blocks which nobody uses at the moment, so that the next start finds them "
+                         "(default: none)",
+                         &f->offload_disk, CLI_STRING});
+    n = add(t, n,
+            (cli_option){"kv-offload-disk-size", "SIZE", "most bytes there (default: half of what is free)",
+                         &f->offload_disk_bytes, CLI_SIZE});
+    n = add(t, n,
+            (cli_option){"chat-template", "TEXT",
+                         "auto (default): the folder's; minimax-m3: the built-in one; a file, or the template itself",
                          &m->chat_template, CLI_STRING});
+    n = add(
+        t, n,
+        (cli_option){"speculative-config", "JSON",
+                     "drafts of the model's drafter, such as '{\"num_speculative_tokens\": 7}'; the tokens stay the "
+                     "same (docs/speculation.md; default: none)",
+                     &f->speculative_config, CLI_STRING});
     return flags_text_table(f, t, n);
+}
+
+int flags_check(const char *command, const model_flags *f)
+{
+    speculation s;
+    return f->speculative_config ? speculation_parse(command, f->speculative_config, &s) : -1;
 }
 
 hy_status flags_open(const char *path, const model_flags *f, hy_model **model, hy_engine **engine, hy_error *err)
@@ -113,11 +135,23 @@ hy_status flags_open(const char *path, const model_flags *f, hy_model **model, h
     if (f->verbose) flags_log_start(HY_LOG_INFO);
     if (f->max_batched_tokens > INT_MAX)
         return error_set(err, HY_USAGE, "--max-num-batched-tokens is too large: 512 is usual");
-    hy_engine_options options = {
-        .max_num_seqs = 1, .max_num_batched_tokens = (int)f->max_batched_tokens, .cache_bytes = f->cache_bytes};
+    if (f->offload_disk_bytes > 0 && !f->offload_disk)
+        return error_set(err, HY_USAGE,
+                         "--kv-offload-disk-size limits the folder of --kv-offload-disk, which was not given");
+    hy_engine_options options = {.max_num_seqs = 1,
+                                 .max_num_batched_tokens = (int)f->max_batched_tokens,
+                                 .offload_disk = f->offload_disk,
+                                 .offload_disk_bytes = f->offload_disk_bytes,
+                                 .cache_bytes = f->cache_bytes};
     hy_model_options o = f->model;
     o.engine = &options;
-    hy_status status = hy_model_open(path, &o, model, err);
+    char folder[FIND_PATH_SIZE];
+    speculation s = {0};
+    if (f->speculative_config) speculation_parse("", f->speculative_config, &s); /* flags_check found it right */
+    hy_status status = find_model(path, NULL, folder, err);
+    if (status == HY_OK) status = speculation_find(&s, folder, &o, &options, err);
+    if (status == HY_OK) status = hy_model_open(folder, &o, model, err);
+    if (status == HY_OK) speculation_settle(&s, *model, 1, &options);
     if (status == HY_OK) status = hy_engine_open(*model, &options, engine, err);
     if (status != HY_OK) {
         hy_model_close(*model);
@@ -264,6 +298,7 @@ const char *flags_finish_name(hy_finish finish)
     case HY_FINISH_LENGTH: return "length";
     case HY_FINISH_CANCEL: return "cancel";
     case HY_FINISH_ERROR: return "error";
+    case HY_FINISH_REPETITION: return "repetition";
     }
     return "unknown";
 }

@@ -16,7 +16,8 @@ void flags_log_start(hy_log_level level);
 
 typedef struct model_flags {
     hy_model_options model; /* on_progress is cli_progress */
-    uint64_t cache_bytes, max_batched_tokens;
+    uint64_t cache_bytes, max_batched_tokens, offload_disk_bytes;
+    const char *offload_disk, *speculative_config;
     bool verbose;
 } model_flags;
 
@@ -25,6 +26,8 @@ model_flags flags_model(void);
 /* tokenizer only: what text needs, without cache and backend. */
 int flags_text_table(model_flags *f, cli_option *table, int count);
 int flags_model_table(model_flags *f, cli_option *table, int count);
+/* What the flags alone can tell: -1, or 2 after an error that is printed. */
+int flags_check(const char *command, const model_flags *f);
 /* Opens model and engine; on failure both are NULL. Sets the log level first. */
 hy_status flags_open(const char *path, const model_flags *f, hy_model **model, hy_engine **engine, hy_error *err);
 

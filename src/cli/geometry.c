@@ -4,13 +4,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-
-layout_scheme geometry_scheme(const config *c)
-{
-    if (!c->quant_method[0]) return SCHEME_BF16;
-    if (!strcmp(c->quant_method, "modelopt")) return SCHEME_MODELOPT;
-    return c->moe_quant[0] ? SCHEME_M31 : SCHEME_MXFP8;
-}
+#include "cli/find_model.h"
+#include "hub/fetch.h"
 
 hy_status geometry_load(const char *argument, geometry *out, hy_error *err)
 {
@@ -21,18 +16,24 @@ hy_status geometry_load(const char *argument, geometry *out, hy_error *err)
         out->drafter = out->scheme == SCHEME_M31;
         return HY_OK;
     }
-    char path[4096];
+    char path[SOURCE_PATH + 16], named[FIND_PATH_SIZE];
     const char *file = argument;
-    if (file_is_folder(argument)) {
-        hy_status s = file_join(argument, "config.json", path, sizeof path, err);
-        if (s != HY_OK) return s;
+    hy_status s = HY_OK;
+    out->hub = !find_is_path(argument);
+    if (out->hub && !hub_is_name(argument))
+        return error_at(err, HY_USAGE, argument, "'%.200s' is neither a file nor a folder nor a known model (%s)",
+                        argument, config_known_names);
+    if (out->hub || file_is_folder(argument) || source_is_files(argument)) {
+        model_source source = {0};
+        s = find_model(argument, &(find_options){.text_only = true}, named, err);
+        if (s == HY_OK) s = source_open(named, &source, err);
+        memcpy(out->folder, source.folder, sizeof out->folder);
+        source_close(&source);
+        if (s == HY_OK) s = file_join(out->folder, "config.json", path, sizeof path, err);
         file = path;
-    } else if (!file_exists(argument)) {
-        return error_at(err, HY_USAGE, argument, "'%s' is neither a file nor a folder nor a known model (%s)", argument,
-                        config_known_names);
     }
-    hy_status s = config_load(file, &out->config, err);
-    out->scheme = geometry_scheme(&out->config);
+    if (s == HY_OK) s = config_load(file, &out->config, err);
+    out->scheme = layout_scheme_of(&out->config);
     out->drafter = out->scheme == SCHEME_M31;
     return s;
 }

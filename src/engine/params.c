@@ -27,7 +27,15 @@ static hy_status range(hy_error *err, const char *name, double value, const char
     return error_at(err, HY_BAD_INPUT, name, "%s must be %s, not %g", name, allowed, value);
 }
 
-static hy_status check_numbers(const hy_sampling *s, hy_error *err)
+/* How many best there may be beside a token's own. */
+static hy_status check_best(const char *name, int32_t n, int32_t least, int32_t vocab, hy_error *err)
+{
+    if (n >= least && n <= vocab) return HY_OK;
+    return error_at(err, HY_BAD_INPUT, name, "%s must be in 0 .. %d, the size of the vocabulary%s, not %d", name, vocab,
+                    least < 0 ? ", or -1 for none" : "", n);
+}
+
+static hy_status check_numbers(const hy_sampling *s, int32_t vocab, hy_error *err)
 {
     double t = s->temperature, p = s->top_p, m = s->min_p;
     double r = s->repetition_penalty, f = s->frequency_penalty, e = s->presence_penalty;
@@ -43,8 +51,16 @@ static hy_status check_numbers(const hy_sampling *s, hy_error *err)
     if (s->max_tokens > 0 && s->min_tokens > s->max_tokens)
         return error_at(err, HY_BAD_INPUT, "min_tokens", "min_tokens must be at most max_tokens, which is %d, not %d",
                         s->max_tokens, s->min_tokens);
-    if (s->logprobs < -1 || s->logprobs > SAMPLE_MAX_LOGPROBS)
-        return range(err, "logprobs", s->logprobs, "in 0 .. 20, or -1 for none");
+    hy_status status = check_best("logprobs", s->logprobs, -1, vocab, err);
+    if (status == HY_OK && s->score_prompt) status = check_best("prompt_logprobs", s->prompt_logprobs, 0, vocab, err);
+    if (status != HY_OK) return status;
+    if (s->limit_thinking && s->thinking_tokens < 0)
+        return range(err, "thinking_tokens", s->thinking_tokens, "at least 0");
+    if (s->repeat_most < 0 || s->repeat_most > PARAMS_MAX_PATTERN)
+        return range(err, "repeat_most", s->repeat_most, "in 0 .. 4096");
+    if (s->repeat_most > 0 && (s->repeat_least < 1 || s->repeat_least > s->repeat_most))
+        return range(err, "repeat_least", s->repeat_least, "at least 1 and at most repeat_most");
+    if (s->repeat_most > 0 && s->repeat_count < 2) return range(err, "repeat_count", s->repeat_count, "at least 2");
     return HY_OK;
 }
 
@@ -108,11 +124,23 @@ static hy_status check_bad_words(const hy_sampling *s, int32_t vocab, hy_error *
     return status;
 }
 
-hy_status params_check(const hy_sampling *s, int32_t vocab, bool has_text, hy_error *err)
+/* hy_grammar is the public name of a text_grammar. */
+static const text_grammar *grammar_of(const hy_sampling *s)
 {
-    hy_status status = check_numbers(s, err);
-    if (status == HY_OK) status = check_stop(s, has_text, err);
+    return (const text_grammar *)s->grammar;
+}
+
+hy_status params_check(const hy_sampling *s, int32_t vocab, const text_tokenizer *tok, hy_error *err)
+{
+    hy_status status = check_numbers(s, vocab, err);
+    if (status == HY_OK && s->grammar && text_grammar_tokenizer(grammar_of(s)) != tok)
+        status = error_at(err, HY_BAD_INPUT, "grammar", "the grammar was compiled for another model's tokens");
+    if (status == HY_OK) status = check_stop(s, tok != NULL, err);
     if (status == HY_OK) status = check_ids("allowed_ids", s->allowed_ids, s->allowed_count, vocab, err);
+    if (status == HY_OK) status = check_ids("logprob_ids", s->logprob_ids, s->logprob_id_count, vocab, err);
+    if (status == HY_OK && s->logprob_id_count > PARAMS_MAX_SCORES)
+        status = error_at(err, HY_BAD_INPUT, "logprob_ids", "logprob_ids has %zu ids; at most %d are taken",
+                          s->logprob_id_count, PARAMS_MAX_SCORES);
     if (status == HY_OK) status = check_bias(s, vocab, err);
     if (status == HY_OK) status = check_bad_words(s, vocab, err);
     return status;
@@ -164,6 +192,7 @@ static void put_all(struct arena *a, const hy_sampling *s, const int32_t *eos, i
     put_stop(a, s, out);
     put_bad_words(a, s, out);
     out->s.allowed_ids = put(a, s->allowed_ids, s->allowed_count * sizeof *s->allowed_ids);
+    out->s.logprob_ids = put(a, s->logprob_ids, s->logprob_id_count * sizeof *s->logprob_ids);
     out->s.bias = put(a, s->bias, s->bias_count * sizeof *s->bias);
     int32_t *ends = put(a, NULL, ((size_t)eos_count + s->stop_id_count) * sizeof *ends);
     if (ends && eos_count > 0) memcpy(ends, eos, (size_t)eos_count * sizeof *ends);
@@ -184,6 +213,7 @@ hy_status params_copy(const hy_sampling *s, const int32_t *eos, int eos_count, p
         put_all(&arena, s, eos, eos_count, &copy);
     }
     copy.memory = arena.memory;
+    if (s->grammar) copy.grammar = text_grammar_share(grammar_of(s));
     *out = copy;
     return HY_OK;
 }
@@ -191,6 +221,7 @@ hy_status params_copy(const hy_sampling *s, const int32_t *eos, int eos_count, p
 void params_free(params *p)
 {
     memory_free(p->memory);
+    text_grammar_release(p->grammar);
     *p = (params){0};
 }
 

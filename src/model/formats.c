@@ -42,6 +42,17 @@ static hy_status resolve_cache(const char *flag, const char *option, cache_forma
     return HY_OK;
 }
 
+/* The drafter's keys are normed and its values small: E4M3 holds them, four bits would not. */
+static hy_status resolve_draft(const char *option, cache_format main, bool reference, cache_format *out, hy_error *err)
+{
+    static const char flag[] = "--draft-kv-dtype";
+    cache_format otherwise = main == CACHE_NVFP4 ? CACHE_FP8 : main;
+    hy_status status = resolve_cache(flag, option, otherwise, reference, out, err);
+    if (status == HY_OK && *out == CACHE_NVFP4)
+        status = error_at(err, HY_USAGE, flag, "%s cannot be nvfp4: choose auto, fp8 or bf16", flag);
+    return status;
+}
+
 static hy_status resolve_activation(const char *option, bool packed, moe_activation *out, hy_error *err)
 {
     if (is_auto(option))
@@ -65,6 +76,7 @@ hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *
     hy_status status = resolve_cache("--kv-cache-dtype", options->kv_cache_dtype, main, reference, &f.main, err);
     if (status == HY_OK)
         status = resolve_cache("--indexer-kv-dtype", options->indexer_kv_dtype, f.main, reference, &f.index, err);
+    if (status == HY_OK) status = resolve_draft(options->draft_cache_dtype, f.main, reference, &f.draft, err);
     if (status == HY_OK) status = resolve_activation(options->moe_activation, packed, &f.activation, err);
     if (status != HY_OK) return status;
     const char *read = options->readback;

@@ -19,8 +19,9 @@ typedef struct forward_observer {
     void *user;
 } forward_observer;
 
-/* Runs all layers and the head; the caller samples and finishes the step. */
-void forward_run(const hy_model *model, ops_step *step, ops_cache *cache, const ops_rows *rows,
+/* Runs all layers and the head; the caller samples and finishes the step. `drafts`: the rows' part of the drafter's context is
+ * written too, before FORWARD_HEAD; only with a model that has a drafter, in a step that was opened with limits.drafts. */
+void forward_run(const hy_model *model, ops_step *step, ops_cache *cache, const ops_rows *rows, bool drafts,
                  const forward_observer *observe);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "cache/plan.h"
+#include "cache/store.h"
 #include "model/model_parts.h"
 
 #include <stdio.h>
@@ -65,17 +66,65 @@ static ops_limits limits_of(const hy_model *m, const hy_engine_options *e)
 {
     int rows = e && e->max_num_batched_tokens > 0 ? e->max_num_batched_tokens : MODEL_DEFAULT_ROWS;
     int sequences = e && e->max_num_seqs > 0 ? e->max_num_seqs : MODEL_DEFAULT_SEQUENCES;
-    return (ops_limits){.rows = rows, .logit_rows = sequences < rows ? sequences : rows, .positions = m->max_len};
+    ops_limits l = {.rows = rows, .positions = m->max_len};
+    if (m->drafts && e && e->speculation.drafts > 0) { /* every sequence verifies: as many rows more that want logits */
+        const char *method = e->speculation.method;
+        l.drafts = sequences;
+        l.draft_rows = e->speculation.drafts < m->weights.shape.drafter->block ? e->speculation.drafts
+                                                                               : m->weights.shape.drafter->block;
+        l.draft_laws = method && *method && strcmp(method, "coupled") != 0 && !e->speculation.greedy_drafts;
+    }
+    int64_t logits = (int64_t)sequences * (1 + l.draft_rows);
+    l.logit_rows = logits < rows ? (int32_t)logits : rows;
+    return l;
+}
+
+static uint64_t tier_bytes(const hy_model *m, const hy_engine_options *e)
+{
+    return e ? store_memory(m->layout.row_bytes, e->offload_memory, e->offload_disk != NULL) : 0;
+}
+
+/* Without a limit: what is free must hold it. Said in one line before anything is read. */
+static hy_status check_machine(const hy_model *m, const hy_engine_options *e, const ops_options *options, hy_error *err)
+{
+    if (!m->ops->measure) return HY_OK;
+    ops_limits limits = limits_of(m, e);
+    ops_memory need;
+    m->ops->measure(&m->weights.shape, options, &limits, &need);
+    uint64_t available = memory_available(), tiers = tier_bytes(m, e);
+    uint64_t taken = bytes_sum(bytes_sum(need.weights, need.step), tiers);
+    cache_plan plan = {.bytes = e && e->cache_bytes ? e->cache_bytes : m->layout.row_bytes};
+    char parts[6][32];
+    if (bytes_sum(taken, plan.bytes) > available)
+        return error_at(err, HY_NO_FIT, "memory",
+                        "%s of memory are free and %s are needed: %s of weights, %s for a step of at most %d batched "
+                        "tokens, %s of KV cache or more, %s for blocks that leave it; %s",
+                        memory_text(available, parts[0]), memory_text(round_up(bytes_sum(taken, plan.bytes)), parts[1]),
+                        memory_text(need.weights, parts[2]), memory_text(need.step, parts[3]), limits.rows,
+                        memory_text(plan.bytes, parts[4]), memory_text(tiers, parts[5]),
+                        tiers > taken / 2 ? "give --kv-offload-memory less"
+                                          : "try --weights stream, a smaller cache or fewer batched tokens");
+    hy_status status =
+        cache_plan_make(m->layout.row_bytes, m->max_len, e ? e->cache_bytes : 0, available - taken, &plan, err);
+    if (status != HY_OK || !e) return status;
+    log_line(
+        HY_LOG_INFO,
+        "memory plan: %s of weights, %s for steps of at most %d rows, %s of KV cache, %s for blocks that leave it; "
+        "%s are free",
+        memory_text(need.weights, parts[0]), memory_text(need.step, parts[1]), limits.rows,
+        memory_text(plan.bytes, parts[2]), memory_text(tiers, parts[3]), memory_text(available, parts[4]));
+    return HY_OK;
 }
 
 hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_options *options, hy_error *err)
 {
-    if (!m->limit) return HY_OK;
+    if (!m->limit) return check_machine(m, o->engine, options, err);
     ops_limits limits = limits_of(m, o->engine);
     ops_memory need;
     m->ops->measure(&m->weights.shape, options, &limits, &need);
     m->expert_least = need.expert_least;
     uint64_t cache = o->engine && o->engine->cache_bytes ? o->engine->cache_bytes : m->layout.row_bytes;
+    cache = bytes_sum(cache, tier_bytes(m, o->engine));
     uint64_t taken = bytes_sum(need.weights + need.step + need.readers + need.expert_least, cache); /* as asked for */
     if (left(m, taken) > 0) return HY_OK;
     uint64_t program = resident(m) + MODEL_MEMORY_MARGIN;
@@ -86,7 +135,7 @@ hy_status model_memory_check(hy_model *m, const hy_model_options *o, const ops_o
                  memory_text(need.expert_least, parts[0]), memory_text(need.readers, parts[1]));
     return error_at(err, HY_NO_FIT, "--memory",
                     "%s of memory are too little, %s are needed: %s of weights that stay, %s for a step (at "
-                    "most %d batched tokens), %s of KV cache%s, %s for the program",
+                    "most %d batched tokens), %s of KV cache and its tiers%s, %s for the program",
                     memory_text(m->limit, parts[2]), memory_text(round_up(bytes_sum(program + 1, taken)), parts[3]),
                     memory_text(need.weights, parts[4]), memory_text(need.step, parts[5]), limits.rows,
                     memory_text(cache, parts[6]), experts, memory_text(program, parts[7]));

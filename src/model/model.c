@@ -3,20 +3,24 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "checkpoint/source.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Opening -------------------------------------------------------------------------------------------------- */
 
+/* A model of files has the name of their folder. */
 static hy_status copy_names(hy_model *m, const char *path, hy_error *err)
 {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
+    const char *named = source_is_files(path) ? checkpoint_folder(m->files) : path;
+    size_t length = strlen(path), end = strlen(named);
+    while (length > 1 && path[length - 1] == '/') length--;
+    while (end > 1 && named[end - 1] == '/') end--;
     size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
-    m->path = memory_string(path, end);
-    m->name = memory_string(path + begin, end - begin);
+    while (begin > 0 && named[begin - 1] != '/') begin--;
+    m->path = memory_string(path, length);
+    m->name = memory_string(named + begin, end - begin);
     return m->path && m->name ? HY_OK : error_memory(err, "a path", end);
 }
 
@@ -32,10 +36,13 @@ static hy_status resolve_length(hy_model *m, int wanted, hy_error *err)
 
 static hy_status list_maps(hy_model *m, hy_error *err)
 {
-    m->map_count = checkpoint_shard_count(m->files, false);
+    size_t main = checkpoint_shard_count(m->files, false);
+    m->map_count = main + (m->drafts ? checkpoint_shard_count(m->files, true) : 0);
     m->maps = memory_zeroed(m->map_count, sizeof *m->maps);
     if (!m->maps) return error_memory(err, "the list of files", m->map_count * sizeof *m->maps);
-    for (size_t i = 0; i < m->map_count; i++) m->maps[i] = checkpoint_shard_file(m->files, i, false);
+    for (size_t i = 0; i < m->map_count; i++)
+        m->maps[i] =
+            i < main ? checkpoint_shard_file(m->files, i, false) : checkpoint_shard_file(m->files, i - main, true);
     return HY_OK;
 }
 
@@ -49,9 +56,24 @@ static hy_status open_pool(hy_model *m, const hy_model_options *o, hy_error *err
     return error_at(err, HY_USAGE, "--cpu-pin", "--cpu-pin '%.40s': choose auto, on or off", name);
 }
 
+/* The checkpoint's own drafter or another one's. Behind the main weights, whose embedding and head it uses. */
+static hy_status open_drafter(hy_model *m, const hy_model_options *o, hy_error *err)
+{
+    const char *name = o->drafter && *o->drafter ? o->drafter : "off";
+    hy_status status = HY_OK;
+    m->drafts = strcmp(name, "off") != 0;
+    if (!m->drafts) return HY_OK;
+    if (!m->ops->draft_tap || !m->ops->draft_context || !m->ops->draft)
+        return error_at(err, HY_UNSUPPORTED, "--drafter", "the %s backend has no drafter", m->ops->name);
+    if (strcmp(name, "on") != 0) status = checkpoint_open_draft(m->files, name, err);
+    if (status != HY_OK) return status;
+    return model_drafter_open(m->files, m->formats.draft, o->on_progress, o->user, &m->weights, err);
+}
+
 static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *err)
 {
     hy_status status = model_formats_resolve(&m->weights.shape, o, m->ops == &ops_reference, &m->formats, err);
+    if (status == HY_OK) status = open_drafter(m, o, err);
     if (status == HY_OK)
         status = cache_layout_make(&m->weights.shape, m->formats.main, m->formats.index, &m->layout, err);
     if (status == HY_OK) status = open_pool(m, o, err);
@@ -87,14 +109,29 @@ static hy_status resolve_attention(hy_model *m, const char *wanted, hy_error *er
 /* A tokenizer may have fewer ids than the embedding has rows (padding), never more. */
 static hy_status open_text(hy_model *m, const hy_model_options *o, hy_error *err)
 {
-    const char *folder = checkpoint_folder(m->files), *source = o->tokenizer ? o->tokenizer : folder;
+    const char *folder = checkpoint_folder(m->files), *listed = checkpoint_tokenizer(m->files);
+    const char *source = o->tokenizer ? o->tokenizer : listed ? listed : folder;
     hy_status status = HY_OK;
-    if (o->tokenizer || text_tokenizer_present(folder)) status = text_tokenizer_open(source, &m->tokenizer, err);
+    if (source != folder || text_tokenizer_present(folder)) status = text_tokenizer_open(source, &m->tokenizer, err);
     if (status == HY_OK && m->tokenizer && text_tokenizer_vocab_size(m->tokenizer) > m->weights.shape.vocab)
         status = error_at(err, HY_BAD_MODEL, source, "the tokenizer in %s has %d ids but the model's vocabulary has %d",
                           source, text_tokenizer_vocab_size(m->tokenizer), m->weights.shape.vocab);
     if (status == HY_OK) status = text_template_detect(folder, o->chat_template, &m->chat, err);
     return status;
+}
+
+static hy_status open_checkpoint(hy_model *m, const char *path, bool stream, const hy_model_options *o, hy_error *err)
+{
+    const char *format = o->load_format && *o->load_format ? o->load_format : "auto";
+    if (strcmp(format, "dummy") == 0) {
+        const dummy_options made = {
+            .seed = o->dummy_seed, .copies = stream ? 1 : 2, .on_progress = o->on_progress, .user = o->user};
+        return checkpoint_open_dummy(path, &made, &m->files, err);
+    }
+    if (strcmp(format, "auto") != 0 && strcmp(format, "safetensors") != 0)
+        return error_at(err, HY_USAGE, "--load-format", "--load-format '%.40s': choose auto, safetensors or dummy",
+                        format);
+    return checkpoint_open(path, &m->files, err);
 }
 
 static hy_status open_parts(hy_model *m, const char *path, const hy_model_options *o, hy_error *err)
@@ -105,9 +142,9 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
     if (!m->ops)
         return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", backend,
                         ops_names);
-    hy_status status = copy_names(m, path, err);
-    if (status == HY_OK) status = checkpoint_open(path, &m->files, err);
     bool stream = o->weights && strcmp(o->weights, "stream") == 0;
+    hy_status status = open_checkpoint(m, path, stream, o, err);
+    if (status == HY_OK) status = copy_names(m, path, err);
     if (status == HY_OK) status = model_weights_open(m->files, stream, o->on_progress, o->user, &m->weights, err);
     if (status == HY_OK) status = resolve_attention(m, o->attention, err);
     if (status == HY_OK) status = resolve_length(m, o->max_model_len, err);
@@ -134,6 +171,10 @@ hy_status hy_model_open(const char *path, const hy_model_options *options, hy_mo
              "model %s: %d layers, backend %s, cache %s, index cache %s, read-back %s, expert activations %s",
              info.name, info.layers, info.backend, info.kv_cache_dtype, info.indexer_kv_dtype, info.readback,
              info.moe_activation);
+    if (info.drafter)
+        log_line(HY_LOG_INFO, "drafter %s: %d layers, up to %d drafts a round, cache %s, %llu bytes a token of its own",
+                 info.drafter, m->weights.shape.drafter->layers, info.draft_block, info.draft_cache_dtype,
+                 (unsigned long long)info.draft_cache_bytes_per_token);
     *model = m;
     return HY_OK;
 }
@@ -145,12 +186,28 @@ void hy_model_close(hy_model *model)
     cache_layout_free(&model->layout);
     threads_close(model->pool);
     text_tokenizer_close(model->tokenizer);
+    text_template_free(&model->chat);
     model_weights_close(&model->weights);
     memory_free(model->maps);
     checkpoint_close(model->files);
     free(model->path);
     free(model->name);
     memory_free(model);
+}
+
+static void describe_drafter(const hy_model *m, hy_model_info *info)
+{
+    const ops_drafter *d = m->weights.shape.drafter;
+    if (!d) return;
+    info->drafter = m->files ? checkpoint_draft_folder(m->files) : "";
+    info->draft_cache_dtype = cache_format_name(d->cache);
+    info->draft_block = d->block;
+    info->draft_parameters = m->weights.draft_parameters;
+    for (size_t i = 0; m->files && i < checkpoint_tensor_count(m->files, true); i++)
+        info->draft_weight_bytes += checkpoint_tensor_at(m->files, i, true)->bytes;
+    uint64_t vectors = 2 * (uint64_t)d->layers * (uint64_t)d->kv_heads; /* K and V of every head */
+    info->draft_cache_bytes_per_token = vectors * cache_vector_bytes(d->cache, d->head_dim);
+    info->cache_bytes_per_token += info->draft_cache_bytes_per_token;
 }
 
 void hy_model_describe(const hy_model *model, hy_model_info *info)
@@ -172,8 +229,10 @@ void hy_model_describe(const hy_model *model, hy_model_info *info)
         .parameters = model->weights.parameters,
         .has_tokenizer = model->tokenizer != NULL,
     };
-    for (size_t i = 0; i < checkpoint_tensor_count(model->files, false); i++)
-        info->weight_bytes += checkpoint_tensor_at(model->files, i, false)->bytes;
+    size_t tensors =
+        model->files ? checkpoint_tensor_count(model->files, false) : 0; /* none: a stand-in of the tests */
+    for (size_t i = 0; i < tensors; i++) info->weight_bytes += checkpoint_tensor_at(model->files, i, false)->bytes;
+    describe_drafter(model, info);
     for (int i = 0; i < s->layers; i++) {
         info->cache_bytes_per_token += 2 * (uint64_t)s->kv_heads * cache_vector_bytes(l->main, s->head_dim);
         if (s->layer[i].sparse) info->cache_bytes_per_token += cache_vector_bytes(l->index, s->index_dim);

@@ -29,8 +29,13 @@ threads *model_pool(const hy_model *model); /* the backend's; free between its s
 const cache_layout *model_cache_layout(const hy_model *model);
 const model_generation *model_generation_config(const hy_model *model);
 const text_tokenizer *model_tokenizer(const hy_model *model); /* NULL: the folder has none */
-/* HY_OK when the model can render chats; else the reason (no tokenizer, unknown template). */
+/* HY_OK when the model can render chats; else the reason (no tokenizer, a template that cannot be compiled). */
 hy_status model_can_chat(const hy_model *model, hy_error *err);
+/* The chat template reads this variable: what a request sets and no template reads has no effect. */
+bool model_template_reads(const hy_model *model, const char *variable);
+/* hy_render_chat for values that are parsed; `chat_template` is a request's own template in place of the model's, or NULL. */
+hy_status model_render(const hy_model *model, const char *chat_template, const json_t *messages, const json_t *tools,
+                       const json_t *kwargs, hy_ids *ids, hy_error *err);
 int model_max_len(const hy_model *model);
 
 /* ---- Memory (memory.c) ----------------------------------------------------------------------------------------------

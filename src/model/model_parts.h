@@ -5,9 +5,11 @@
 #include "checkpoint/layout.h"
 #include "model/model.h"
 
-/* Owned arrays behind an ops_model. */
+/* Owned arrays behind an ops_model, and its drafter. */
 typedef struct model_weights {
     ops_model shape;     /* borrowed by the backend */
+    float *confidence;   /* a drafter's confidence head where it had to be widened; NULL elsewhere */
+    uint64_t draft_parameters;
     weight *experts;     /* [moe layers, 3, experts]: what expert_gate, expert_up, expert_down point into */
     uint64_t parameters; /* logical weights */
 } model_weights;
@@ -23,17 +25,26 @@ hy_status model_weights_open(const checkpoint *c, bool stream, hy_progress_fn on
 hy_status model_weights_shape(const config *c, layout_scheme scheme, model_weights *out, hy_error *err);
 void model_weights_close(model_weights *w);
 
+/* The drafter's part (drafter.c): `w` gets one, with its context in `cache`; model_weights_close frees it. Of a checkpoint, whose
+ * tensors must be those that its config implies (HY_BAD_MODEL names the first that is not) ... */
+hy_status model_drafter_open(const checkpoint *c, cache_format cache, hy_progress_fn on_progress, void *user,
+                             model_weights *w, hy_error *err);
+/* ... or of shapes without data. `target` and `d` belong together. */
+hy_status model_drafter_shape(const config *target, const draft_config *d, cache_format cache, model_weights *w,
+                              hy_error *err);
+void model_drafter_close(model_weights *w);
+
 /* Options of a model as resolved against its checkpoint and backend. */
 typedef struct model_formats {
-    cache_format main, index;
+    cache_format main, index, draft; /* draft: what a drafter would have */
     readback read;
     moe_activation activation;
 } model_formats;
 
 /*
  * "auto" caches are nvfp4 where the experts are NVFP4 with a dividing global scale (M3.1), fp8 where they are MXFP8,
- * bf16 elsewhere; "auto" activations nvfp4 in the first case, none elsewhere. An fp32 cache off the reference becomes
- * bf16 with a log line. HY_USAGE names the choices.
+ * bf16 elsewhere; "auto" activations nvfp4 in the first case, none elsewhere. A drafter's "auto" is fp8 beside nvfp4 and fp8, and
+ * the main cache's elsewhere. An fp32 cache off the reference becomes bf16 with a log line. HY_USAGE names the choices.
  */
 hy_status model_formats_resolve(const ops_model *shape, const hy_model_options *options, bool reference,
                                 model_formats *out, hy_error *err);
@@ -44,6 +55,7 @@ hy_status model_generation_load(const char *folder, const config *c, model_gener
 struct hy_model {
     char *path, *name;
     checkpoint *files;
+    bool drafts;       /* opened with its drafter */
     weight_file *maps; /* [map_count] the files of the weights */
     size_t map_count;
     model_weights weights;

@@ -175,6 +175,8 @@ static hy_status check(const plan_input *in, hy_error *err)
         return error_set(err, HY_USAGE, "--max-model-len %llu is more than the %d positions of this model",
                          (unsigned long long)in->max_model_len, c->max_positions);
     if (in->workspace > UINT64_C(1) << 50) return error_set(err, HY_USAGE, "the workspace is larger than any memory");
+    if (in->drafter && in->draft == CACHE_NVFP4)
+        return error_set(err, HY_USAGE, "the drafter's cache cannot be nvfp4: choose fp8 or bf16");
     if (in->main == CACHE_NVFP4 && c->head_dim % 16)
         return error_set(err, HY_USAGE, "an nvfp4 cache needs heads of a multiple of 16, not %d: choose fp8 or bf16",
                          c->head_dim);

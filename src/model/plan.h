@@ -15,10 +15,10 @@
  *           number; norms, routers, index projections and the vision tower are there N times. Keys and values are
  * divided by KV heads, index keys are there N times. Every sequence lives on all ranks.
  *
- * With streamed weights (one rank) routed experts stay in the files, as do the embedding, of which rows are read, and what the
- * CPU does not run (vision tower, drafter). The figures are those of the engine: bytes of weights as the CPU keeps them, its
- * workspace, its cache where no length is asked for, one sequence otherwise; what remains is the cache of experts, which
- * must hold those of two layers of one token.
+ * With streamed weights (one rank) routed experts stay in the files, as do the embedding, of which rows are read, and the vision
+ * tower, which the CPU does not run; a drafter is whole in memory. The figures are those of the engine: bytes of weights as the
+ * CPU keeps them, its workspace, its cache where no length is asked for, one sequence otherwise; what remains is the cache of
+ * experts, which must hold those of two layers of one token.
  *
  * No constant here is fitted to a measured number.
  */

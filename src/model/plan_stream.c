@@ -12,10 +12,14 @@
 static ops_limits limits_of(const plan_input *in)
 {
     uint64_t length = in->max_model_len ? in->max_model_len : (uint64_t)in->model->max_positions;
-    int rows = (int)(in->step_rows ? in->step_rows : MODEL_DEFAULT_ROWS),
-        logit_rows = in->sequences ? in->sequences : 1;
-    return (ops_limits){
-        .rows = rows, .logit_rows = logit_rows < rows ? logit_rows : rows, .positions = (int32_t)length};
+    int rows = (int)(in->step_rows ? in->step_rows : MODEL_DEFAULT_ROWS), sequences = in->sequences ? in->sequences : 1;
+    int drafts = in->drafter ? in->drafter->block : 0; /* a sequence verifies as many rows more */
+    int64_t logit_rows = (int64_t)sequences * (1 + drafts);
+    return (ops_limits){.rows = rows,
+                        .logit_rows = logit_rows < rows ? (int32_t)logit_rows : rows,
+                        .positions = (int32_t)length,
+                        .drafts = drafts ? sequences : 0,
+                        .draft_rows = drafts};
 }
 
 static hy_status measure(const plan_input *in, ops_memory *need, hy_error *err)
@@ -26,7 +30,8 @@ static hy_status measure(const plan_input *in, ops_memory *need, hy_error *err)
     threads *pool = NULL;
     hy_status status = model_weights_shape(in->model, in->scheme, &w, err);
     if (status != HY_OK) return status;
-    status = model_formats_resolve(&w.shape, &automatic, false, &formats, err);
+    if (in->drafter) status = model_drafter_shape(in->model, in->drafter, in->draft, &w, err);
+    if (status == HY_OK) status = model_formats_resolve(&w.shape, &automatic, false, &formats, err);
     if (status == HY_OK) status = threads_open(0, &pool, err);
     if (status == HY_OK) {
         ops_options options = {.weights = OPS_WEIGHTS_STREAM, .activation = formats.activation, .pool = pool};

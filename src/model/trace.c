@@ -413,7 +413,7 @@ static hy_status run_step(run *r, const int32_t *tokens, size_t first, int32_t c
                      .replay_blocks = r->replay_blocks,
                      .replay_routes = r->replay_routes};
     forward_observer observer = {observe, r};
-    forward_run(r->model, r->step, r->cache, &rows, &observer);
+    forward_run(r->model, r->step, r->cache, &rows, false, &observer);
     hy_status status = r->ops->finish(r->step, err);
     if (status == HY_OK && r->stopped) status = error_set(err, HY_CANCELLED, "the trace was stopped");
     return status;

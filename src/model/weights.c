@@ -290,6 +290,7 @@ hy_status model_weights_shape(const config *c, layout_scheme scheme, model_weigh
 
 void model_weights_close(model_weights *w)
 {
+    model_drafter_close(w);
     memory_free(w->shape.layer);
     memory_free(w->experts);
     w->shape.layer = NULL;

@@ -1,428 +1,334 @@
 #include "server/chat.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <time.h>
 
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
-#include "base/random.h"
-#include "model/model.h"
-#include "server/chat_request.h"
-#include "server/chat_response.h"
-#include "text/reasoning.h"
+/* ---- Pieces ----------------------------------------------------------------------------------------------------- */
 
-enum { MAX_BACKLOG = 4 << 20, MAX_BAD_WORDS = 256 };
-
-/*
- * One request on its way. The engine's thread fills the mailbox under the lock and posts `deliver` unless it is posted
- * already; the HTTP thread owns everything else. A chat ends in `deliver` when the last event has been read, so the
- * engine never calls into a freed one.
- */
-struct chat {
-    chat_room *room;
-    chat *next, *previous;
-    http_exchange *x; /* NULL once answered (refused or cut off before the engine was done) */
-    hy_request *request;
-    chat_request asked;
-    chat_head head;
-    size_t prompt_count;
-    size_t logprob_stride;
-    hy_ids bad_words[2 * MAX_BAD_WORDS];
-    const int32_t *bad_word_ids[2 * MAX_BAD_WORDS];
-    size_t bad_word_lengths[2 * MAX_BAD_WORDS], bad_word_count;
-    text_reasoning reasoning;
-
-    pthread_mutex_t lock; /* guards the mailbox */
-    struct mailbox {
-        bool posted;
-        buffer text;     /* characters */
-        buffer ids;      /* int32_t */
-        buffer logprobs; /* hy_logprob, logprob_stride a token */
-        hy_finish finish;
-        char *stop_string;
-        int32_t stop_id;
-        hy_error error;
-    } mail;
-
-    /* Since the last chunk (streams) or from the start (whole answers). */
-    buffer content, thought, all_ids, all_logprobs;
-    bool any_content, any_thought, started;
-    size_t completion_tokens;
-};
-
-void chat_random_id(char out[33])
+static void write_logprobs(json_writer *w, const generation *g, const generation_step *step)
 {
-    snprintf(out, 33, "%016llx%016llx", (unsigned long long)random_seed(), (unsigned long long)random_seed());
+    const chat *c = g->state;
+    bool show = step->logprobs && c->logprobs && c->include_reasoning;
+    openai_write_logprobs(w, g, show ? step : NULL, c->asked.tokens_as_ids);
 }
 
-static void chat_free(chat *c)
+/* The text of all parts of one kind; false: there is none. */
+static bool gather(const generation_step *step, text_part_kind kind, buffer *out)
 {
-    chat_room *room = c->room;
-    if (c->previous)
-        c->previous->next = c->next;
-    else if (room->first == c)
-        room->first = c->next;
-    if (c->next) c->next->previous = c->previous;
-    hy_request_close(c->request);
-    for (size_t i = 0; i < c->bad_word_count; i++) hy_ids_free(&c->bad_words[i]);
-    chat_request_free(&c->asked);
-    buffer *all[] = {&c->mail.text, &c->mail.ids, &c->mail.logprobs, &c->content,
-                     &c->thought,   &c->all_ids,  &c->all_logprobs};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) buffer_free(all[i]);
-    free(c->mail.stop_string);
-    pthread_mutex_destroy(&c->lock);
-    free(c);
-    if (room->stopping && !room->first) http_stop(room->http);
-}
-
-static void client_gone(void *user)
-{
-    chat *c = user;
-    if (c->request) hy_request_cancel(c->request);
-}
-
-void chat_cancel_all(chat_room *room)
-{
-    for (chat *c = room->first; c; c = c->next)
-        if (c->request) hy_request_cancel(c->request);
-}
-
-/* ---- From the engine ------------------------------------------------------------------------------------------ */
-
-static void deliver(void *user);
-
-static bool on_event(void *user, const hy_event *event)
-{
-    chat *c = user;
-    pthread_mutex_lock(&c->lock);
-    struct mailbox *m = &c->mail;
-    if (event->text_length) buffer_append(&m->text, event->text, event->text_length);
-    if (event->id_count) buffer_append(&m->ids, event->ids, event->id_count * sizeof *event->ids);
-    if (event->logprobs) {
-        buffer_append(&m->logprobs, event->logprobs,
-                      event->id_count * event->logprobs_per_token * sizeof *event->logprobs);
+    bool any = false;
+    for (size_t i = 0; i < step->part_count; i++) {
+        if (step->part[i].kind != kind) continue;
+        buffer_append(out, step->part[i].text, step->part[i].length);
+        any = true;
     }
-    m->finish = event->finish;
-    if (event->finish != HY_RUNNING) {
-        m->stop_id = event->stop_id;
-        if (event->stop_string) m->stop_string = memory_string(event->stop_string, strlen(event->stop_string));
-        if (event->error) m->error = *event->error;
+    return any;
+}
+
+static void write_piece(json_writer *w, const char *key, bool any, const buffer *text)
+{
+    writer_key(w, key);
+    if (any)
+        writer_string(w, text->data ? text->data : "", text->length);
+    else
+        writer_null(w);
+}
+
+/* Under the name that clients look for: "reasoning", the older "reasoning_content", or both. */
+static void write_reasoning(json_writer *w, const generation *g, bool any, const buffer *text)
+{
+    const char *field = g->room->options->reasoning_field;
+    bool older = field && strcmp(field, "reasoning_content") == 0, both = field && strcmp(field, "both") == 0;
+    if (!older) write_piece(w, "reasoning", any, text);
+    if (older || both) write_piece(w, "reasoning_content", any, text);
+}
+
+static void write_call_id(json_writer *w)
+{
+    char random[33], id[64];
+    generation_random_id(random);
+    snprintf(id, sizeof id, "chatcmpl-tool-%s", random);
+    writer_key(w, "id"), writer_text(w, id);
+}
+
+/* Calls of a step: those that begin with id and name, further arguments by index alone. Whole answers have no index. */
+static void write_calls(json_writer *w, const generation_step *step, bool index)
+{
+    writer_key(w, "tool_calls");
+    writer_array(w);
+    for (size_t i = 0; i < step->part_count;) {
+        const generation_part *p = &step->part[i];
+        if (p->call < 0 || p->kind == TEXT_PART_CALL_END) {
+            i++;
+            continue;
+        }
+        writer_object(w);
+        if (p->kind == TEXT_PART_CALL) write_call_id(w), writer_key(w, "type"), writer_text(w, "function");
+        if (index) writer_key(w, "index"), writer_integer(w, p->call);
+        writer_key(w, "function");
+        writer_object(w);
+        if (p->kind == TEXT_PART_CALL) writer_key(w, "name"), writer_string(w, p->text, p->length), i++;
+        writer_key(w, "arguments");
+        buffer arguments = {0};
+        for (; i < step->part_count && step->part[i].kind == TEXT_PART_ARGUMENTS && step->part[i].call == p->call; i++)
+            buffer_append(&arguments, step->part[i].text, step->part[i].length);
+        writer_string(w, arguments.data ? arguments.data : "", arguments.length);
+        buffer_free(&arguments);
+        writer_end(w);
+        writer_end(w);
     }
-    bool post = !m->posted;
-    m->posted = true;
-    pthread_mutex_unlock(&c->lock);
-    if (post) http_post(c->room->http, deliver, c);
+    writer_end(w);
+}
+
+static bool has_calls(const generation_step *step)
+{
+    for (size_t i = 0; i < step->part_count; i++)
+        if (step->part[i].kind == TEXT_PART_CALL || step->part[i].kind == TEXT_PART_ARGUMENTS) return true;
+    return false;
+}
+
+static void write_prompt(json_writer *w, const generation *g)
+{
+    const chat *c = g->state;
+    size_t count = 0;
+    const int32_t *ids = generation_prompt_ids(g, 0, &count);
+    char *text = NULL;
+    openai_write_ids(w, "prompt_token_ids", c->asked.return_token_ids ? ids : NULL, count);
+    if (c->prompt_text && ids) hy_detokenize(g->room->model, ids, count, false, &text, NULL);
+    writer_key(w, "prompt_text"), writer_text(w, text);
+    free(text);
+}
+
+/* ---- Whole answers ---------------------------------------------------------------------------------------------- */
+
+static bool blank(const buffer *text)
+{
+    for (size_t i = 0; i < text->length; i++)
+        if (!strchr(" \t\r\n", text->data[i])) return false;
     return true;
 }
 
-/* ---- To the client -------------------------------------------------------------------------------------------- */
-
-static void take_piece(void *user, text_kind kind, const char *text, size_t length)
+static void write_message(json_writer *w, const generation *g, const generation_step *step)
 {
-    chat *c = user;
-    if (kind == TEXT_REASONING) {
-        c->any_thought = true;
-        if (c->asked.include_reasoning) buffer_append(&c->thought, text, length);
-    } else {
-        c->any_content = true;
-        buffer_append(&c->content, text, length);
+    const chat *c = g->state;
+    buffer content = {0}, reasoning = {0};
+    bool calls = has_calls(step), forced = g->plan.tools.mode > REQUEST_TOOLS_AUTO;
+    if (c->echoed) buffer_string(&content, c->echoed);
+    bool text = gather(step, TEXT_PART_CONTENT, &content) || c->echoed;
+    bool thought = gather(step, TEXT_PART_REASONING, &reasoning);
+    /* White space beside calls says nothing. Without anything at all the answer is empty text, not none. */
+    if (calls && !c->echoed && blank(&content)) text = forced, buffer_clear(&content);
+    if (!calls && !thought) text = true;
+    writer_key(w, "message");
+    writer_object(w);
+    writer_key(w, "role"), writer_text(w, c->role);
+    write_piece(w, "content", text, &content);
+    static const char *const empty[] = {"refusal", "annotations", "audio", "function_call"};
+    for (size_t i = 0; i < 4; i++) writer_key(w, empty[i]), writer_null(w);
+    if (calls) write_calls(w, step, false);
+    write_reasoning(w, g, thought && c->include_reasoning, &reasoning);
+    writer_end(w);
+    buffer_free(&content), buffer_free(&reasoning);
+}
+
+static void write_choice(json_writer *w, const generation *g, const generation_step *step)
+{
+    const chat *c = g->state;
+    bool ids = c->asked.return_token_ids && c->include_reasoning;
+    writer_object(w);
+    writer_key(w, "index"), writer_integer(w, step->choice);
+    write_message(w, g, step);
+    write_logprobs(w, g, step);
+    writer_key(w, "finish_reason"), writer_text(w, step->finish_name);
+    openai_write_stop_reason(w, step);
+    openai_write_ids(w, "token_ids", ids ? step->ids : NULL, step->id_count);
+    openai_write_routes(w, g, step);
+    writer_end(w);
+}
+
+static void end_whole(generation *g)
+{
+    chat *c = g->state;
+    json_writer *w = &c->w;
+    writer_end(w);
+    writer_key(w, "service_tier"), writer_null(w);
+    openai_write_fingerprint(w, g);
+    openai_write_usage(w, g, -1, true);
+    openai_write_prompt_logprobs(w, g, 0);
+    write_prompt(w, g);
+    openai_write_transfer(w, g);
+    writer_key(w, "ec_transfer_params"), writer_null(w);
+    openai_write_metrics(w, g);
+    writer_end(w);
+    openai_load_header(g);
+    if (g->x) http_reply_json(g->x, 200, &c->out);
+    g->x = NULL;
+}
+
+/* ---- Streams ---------------------------------------------------------------------------------------------------- */
+
+static const char chunk_object[] = "chat.completion.chunk";
+
+static void write_usage_so_far(json_writer *w, const generation *g, int choice)
+{
+    const chat *c = g->state;
+    if (c->asked.continuous_usage) openai_write_usage(w, g, choice, false);
+}
+
+/* A new chunk, up to its list of choices. */
+static json_writer open_chunk(generation *g)
+{
+    chat *c = g->state;
+    if (!c->head.length) {
+        c->head_writer = (json_writer){.out = &c->head};
+        openai_write_head(&c->head_writer, g, chunk_object);
+    }
+    json_writer w;
+    buffer_clear(&c->event);
+    writer_resume(&w, &c->head_writer, &c->event);
+    c->event.failed |= c->head.failed;
+    return w;
+}
+
+static void send_event(generation *g)
+{
+    enum { KEPT = 16 << 10 };
+    chat *c = g->state;
+    if (g->x && buffer_ok(&c->event)) http_stream_event(g->x, c->event.data, c->event.length);
+    if (c->event.capacity > KEPT) buffer_free(&c->event);
+}
+
+/* The first chunk of a choice: its role; with echo another one with the text that it goes on from. */
+static void send_opening(generation *g, int choice, const char *content, bool role)
+{
+    chat *c = g->state;
+    json_writer w = open_chunk(g);
+    writer_object(&w);
+    writer_key(&w, "index"), writer_integer(&w, choice);
+    writer_key(&w, "delta");
+    writer_object(&w);
+    if (role) writer_key(&w, "role"), writer_text(&w, c->role);
+    writer_key(&w, "content"), writer_text(&w, content);
+    writer_end(&w);
+    writer_key(&w, "logprobs"), writer_null(&w);
+    writer_key(&w, "finish_reason"), writer_null(&w);
+    writer_end(&w);
+    writer_end(&w);
+    if (role) write_prompt(&w, g);
+    write_usage_so_far(&w, g, choice);
+    writer_end(&w);
+    send_event(g);
+}
+
+/* Each choice's may hold the whole prompt: many choices with a long one are more than anybody can be meant to read. */
+static void send_openings(generation *g, const char *content, bool role)
+{
+    for (int i = 0; i < g->choices; i++) {
+        if (generation_unread(g)) {
+            generation_cancel(g);
+            return;
+        }
+        send_opening(g, i, content, role);
     }
 }
 
-static void send(chat *c, buffer *event)
+static void write_delta(json_writer *w, const generation *g, const generation_step *step)
 {
-    if (buffer_ok(event)) http_stream_event(c->x, event->data, event->length);
-    buffer_free(event);
+    chat *c = g->state;
+    buffer_clear(&c->content), buffer_clear(&c->reasoning);
+    bool text = gather(step, TEXT_PART_CONTENT, &c->content);
+    bool thought = gather(step, TEXT_PART_REASONING, &c->reasoning) && c->include_reasoning;
+    /* While reasoning may come both fields are named, later only what is there. */
+    bool both = step->thinking && (text || thought) && c->include_reasoning && g->room->options->split_reasoning;
+    writer_key(w, "delta");
+    writer_object(w);
+    if (both || text) write_piece(w, "content", text, &c->content);
+    if (both || thought) write_reasoning(w, g, thought, &c->reasoning);
+    if (has_calls(step)) write_calls(w, step, true);
+    writer_end(w);
 }
 
-static chat_piece piece_of(const buffer *b)
+/* Reasoning that nobody wants to see makes no chunks. */
+static bool silent(const chat *c, const generation_step *step)
 {
-    return b->length ? (chat_piece){b->data, b->length} : (chat_piece){0};
+    if (step->finish != HY_RUNNING || c->asked.return_token_ids || c->include_reasoning) return false;
+    for (size_t i = 0; i < step->part_count; i++)
+        if (step->part[i].kind != TEXT_PART_REASONING) return false;
+    return true;
 }
 
-static chat_logprobs logprobs_of(const chat *c)
+static void send_chunk(generation *g, const generation_step *step)
 {
-    bool show = c->asked.logprobs && c->asked.include_reasoning && c->logprob_stride;
-    if (!show) return (chat_logprobs){0};
-    return (chat_logprobs){(const hy_logprob *)(const void *)c->all_logprobs.data,
-                           c->all_logprobs.length / (c->logprob_stride * sizeof(hy_logprob)), c->logprob_stride};
+    chat *c = g->state;
+    if (silent(c, step)) return;
+    json_writer w = open_chunk(g);
+    bool ids = c->asked.return_token_ids && c->include_reasoning && step->id_count;
+    writer_object(&w);
+    writer_key(&w, "index"), writer_integer(&w, step->choice);
+    write_delta(&w, g, step);
+    write_logprobs(&w, g, step);
+    writer_key(&w, "finish_reason"), writer_text(&w, step->finish_name);
+    if (step->finish != HY_RUNNING) openai_write_stop_reason(&w, step);
+    openai_write_ids(&w, "token_ids", ids ? step->ids : NULL, step->id_count);
+    writer_end(&w);
+    writer_end(&w);
+    if (step->finish != HY_RUNNING && !c->asked.include_usage) openai_write_fingerprint(&w, g);
+    write_usage_so_far(&w, g, step->choice);
+    writer_end(&w);
+    send_event(g);
 }
 
-static void stream_chunk(chat *c, const chat_ending *end, bool phase_before)
-{
-    chat_usage usage = {c->prompt_count, c->completion_tokens};
-    const chat_usage *running = c->asked.continuous_usage ? &usage : NULL;
-    if (!c->started) {
-        c->started = true;
-        http_stream_begin(c->x);
-        buffer first = {0};
-        chat_write_role(&first, &c->head, running);
-        send(c, &first);
-    }
-    bool ids = c->asked.return_token_ids && c->all_ids.length;
-    if (!c->content.length && !c->thought.length && !ids && end->finish == HY_RUNNING) return;
-    buffer chunk = {0};
-    bool both = phase_before && c->room->options->split_reasoning && (c->content.length || c->thought.length);
-    chat_write_delta(&chunk, &c->head, piece_of(&c->content), piece_of(&c->thought), both, logprobs_of(c), end,
-                     !c->asked.include_usage, running, ids ? (const int32_t *)(const void *)c->all_ids.data : NULL,
-                     c->all_ids.length / sizeof(int32_t));
-    send(c, &chunk);
-    buffer_clear(&c->content), buffer_clear(&c->thought), buffer_clear(&c->all_ids), buffer_clear(&c->all_logprobs);
-}
+/* ---- The dialect ------------------------------------------------------------------------------------------------ */
 
-/* The model's own end is no stop that anybody asked for: its stop_reason is null. */
-static int32_t asked_stop_id(const chat *c, int32_t id)
+static void begin(generation *g)
 {
-    const model_generation *g = model_generation_config(c->room->model);
-    for (int i = 0; i < g->eos_count; i++)
-        if (g->eos[i] == id) return -1;
-    return id;
-}
-
-static int error_status(hy_status status)
-{
-    return status == HY_BAD_INPUT || status == HY_USAGE || status == HY_NO_FIT ? 400 : 500;
-}
-
-/* What is the server's fault may name its files: the engine has logged it, clients are told where to look. */
-static const char *error_text(const hy_error *error)
-{
-    if (error_status(error->status) != 500 || !strchr(error->message, '/')) return error->message;
-    return "the server could not compute this answer; its log says why";
-}
-
-static void finish_stream(chat *c, const chat_ending *end, const hy_error *error)
-{
-    if (end->finish == HY_FINISH_ERROR) {
-        http_stream_begin(c->x);
-        buffer event = {0};
-        http_write_error(&event, error_status(error->status), "InternalServerError", NULL, false, error_text(error));
-        send(c, &event);
-    } else if (c->asked.include_usage) {
-        buffer event = {0};
-        chat_write_usage(&event, &c->head, (chat_usage){c->prompt_count, c->completion_tokens});
-        send(c, &event);
-    }
-    http_stream_event(c->x, "[DONE]", 6);
-    http_stream_end(c->x);
-    c->x = NULL;
-}
-
-static void finish_whole(chat *c, const chat_ending *end, const hy_error *error)
-{
-    if (end->finish == HY_FINISH_ERROR) {
-        http_reply_error(c->x, error_status(error->status), "InternalServerError", NULL, false, error_text(error));
-        c->x = NULL;
+    chat *c = g->state;
+    if (!g->plan.stream) {
+        c->w = (json_writer){.out = &c->out};
+        openai_write_head(&c->w, g, "chat.completion");
         return;
     }
-    buffer body = {0};
-    /* Text that the parser left empty is null; without a parser it is the text, if empty too. */
-    chat_piece content = piece_of(&c->content);
-    if (!content.text && !c->any_thought) content = (chat_piece){"", 0};
-    bool ids = c->asked.return_token_ids;
-    chat_write_whole(&body, &c->head, content, piece_of(&c->thought), logprobs_of(c), end,
-                     (chat_usage){c->prompt_count, c->completion_tokens},
-                     ids ? (const int32_t *)(const void *)c->all_ids.data : NULL, c->all_ids.length / sizeof(int32_t));
-    http_reply_json(c->x, 200, &body);
-    c->x = NULL;
-    buffer_free(&body);
+    if (g->x) http_stream_begin(g->x);
+    send_openings(g, "", true);
+    if (c->echoed) send_openings(g, c->echoed, false);
 }
 
-/* Empties the mailbox into the answer; runs on the HTTP thread. */
-static void deliver(void *user)
+static void step(generation *g, const generation_step *s)
 {
-    chat *c = user;
-    pthread_mutex_lock(&c->lock);
-    struct mailbox mail = c->mail;
-    c->mail = (struct mailbox){.stop_id = -1};
-    pthread_mutex_unlock(&c->lock);
-
-    bool phase = text_reasoning_active(&c->reasoning);
-    if (c->room->options->split_reasoning) {
-        if (mail.text.length) text_reasoning_feed(&c->reasoning, mail.text.data, mail.text.length, take_piece, c);
-        if (mail.finish != HY_RUNNING) text_reasoning_finish(&c->reasoning, take_piece, c);
-    } else if (mail.text.length) {
-        take_piece(c, TEXT_CONTENT, mail.text.data, mail.text.length);
-    }
-    buffer_append(&c->all_ids, mail.ids.data, mail.ids.length);
-    buffer_append(&c->all_logprobs, mail.logprobs.data, mail.logprobs.length);
-    c->completion_tokens += mail.ids.length / sizeof(int32_t);
-
-    chat_ending end = {mail.finish, mail.stop_string, mail.finish == HY_RUNNING ? -1 : asked_stop_id(c, mail.stop_id)};
-    if (c->asked.stream && mail.finish != HY_FINISH_ERROR) {
-        stream_chunk(c, &end, phase);
-        if (mail.finish == HY_RUNNING && http_stream_backlog(c->x) > MAX_BACKLOG) {
-            log_line(HY_LOG_WARNING, "%s: the client does not read its stream, the request is cancelled", c->head.id);
-            hy_request_cancel(c->request);
-        }
-    }
-    bool last = mail.finish != HY_RUNNING;
-    if (last) (c->asked.stream ? finish_stream : finish_whole)(c, &end, &mail.error);
-    buffer_free(&mail.text), buffer_free(&mail.ids), buffer_free(&mail.logprobs);
-    free(mail.stop_string);
-    if (!last) return;
-    log_line(HY_LOG_INFO, "%s: %zu prompt tokens, %zu generated, %s", c->head.id, c->prompt_count, c->completion_tokens,
-             chat_finish_name(mail.finish));
-    chat_free(c);
+    chat *c = g->state;
+    if (g->plan.stream)
+        send_chunk(g, s);
+    else
+        write_choice(&c->w, g, s);
 }
 
-/* ---- The request ---------------------------------------------------------------------------------------------- */
-
-/* Each word is forbidden at the start of a text and after a space. */
-static bool encode_bad_words(chat *c, request_fault *fault)
+static void end(generation *g)
 {
-    size_t n = json_array_size(c->asked.bad_words);
-    if (n > MAX_BAD_WORDS) {
-        return request_refuse(fault, "bad_words", "bad_words has %zu words, at most %d are allowed", n, MAX_BAD_WORDS);
-    }
-    for (size_t i = 0; i < 2 * n; i++) {
-        const char *word = json_string_value(json_array_get(c->asked.bad_words, i / 2));
-        if (!word || !*word) return request_refuse(fault, "bad_words", "bad_words must hold non-empty strings");
-        buffer text = {0};
-        buffer_printf(&text, "%s%s", i % 2 ? " " : "", word);
-        hy_error err = {0};
-        hy_ids *ids = &c->bad_words[c->bad_word_count];
-        hy_status s = hy_tokenize(c->room->model, text.data, text.length, ids, &err);
-        buffer_free(&text);
-        if (s != HY_OK) return request_refuse(fault, "bad_words", "%s", err.message);
-        c->bad_word_ids[c->bad_word_count] = ids->data;
-        c->bad_word_lengths[c->bad_word_count++] = ids->count;
-    }
-    c->asked.sampling.bad_words = c->bad_word_ids;
-    c->asked.sampling.bad_word_lengths = c->bad_word_lengths;
-    c->asked.sampling.bad_word_count = c->bad_word_count;
-    return true;
+    const chat *c = g->state;
+    if (g->plan.stream)
+        openai_end_stream(g, chunk_object, c->asked.include_usage);
+    else
+        end_whole(g);
 }
 
-static bool check_model(chat *c, request_fault *fault)
+static void release(generation *g)
 {
-    const chat_room *room = c->room;
-    c->head.model = room->names[0];
-    if (!c->asked.model) return true;
-    for (size_t i = 0; i < room->name_count; i++)
-        if (strcmp(room->names[i], c->asked.model) == 0) return true;
-    *fault = (request_fault){.status = 404, .type = "NotFoundError", .param = "model"};
-    snprintf(fault->message, sizeof fault->message, "The model `%.200s` does not exist.", c->asked.model);
-    return false;
+    chat *c = g->state;
+    free(c->echoed);
+    buffer *all[] = {&c->out, &c->event, &c->head, &c->content, &c->reasoning};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) buffer_free(all[i]);
 }
 
-static bool check_length(chat *c, request_fault *fault)
-{
-    long long limit = model_max_len(c->room->model), prompt = (long long)c->prompt_count, want = c->asked.max_tokens;
-    if (prompt + (want ? want : 1) <= limit) return true;
-    return request_refuse(
-        fault, "input_tokens",
-        "This model's maximum context length is %lld tokens. However, you requested %lld output tokens "
-        "and your prompt contains %lld input tokens, for a total of %lld tokens. Please reduce the length "
-        "of the input prompt or the number of requested output tokens.",
-        limit, want ? want : 1, prompt, prompt + (want ? want : 1));
-}
-
-static bool render(chat *c, hy_ids *ids, request_fault *fault)
-{
-    char *messages = json_dumps(c->asked.messages, JSON_COMPACT), *tools = NULL, *kwargs = NULL;
-    if (c->asked.tools) tools = json_dumps(c->asked.tools, JSON_COMPACT);
-    kwargs = json_dumps(c->asked.template_kwargs, JSON_COMPACT);
-    hy_error err = {0};
-    hy_status s = HY_NO_FIT;
-    if (messages && kwargs && (tools || !c->asked.tools)) {
-        s = hy_render_chat(c->room->model, messages, tools, kwargs, ids, &err);
-    }
-    free(messages), free(tools), free(kwargs);
-    if (s == HY_OK) return true;
-    request_refuse(fault, NULL, "%s", err.message);
-    if (s != HY_BAD_INPUT) fault->status = s == HY_NO_FIT ? 500 : 400;
-    return false;
-}
-
-static bool submit(chat *c, request_fault *fault)
-{
-    hy_ids ids = {0};
-    if (!check_model(c, fault) || !encode_bad_words(c, fault) || !render(c, &ids, fault)) return false;
-    c->prompt_count = ids.count;
-    hy_request_options options = hy_request_defaults(c->room->model);
-    options.prompt_ids = ids.data, options.prompt_count = ids.count;
-    options.sampling = c->asked.sampling;
-    options.keep_special = c->asked.keep_special;
-    options.on_event = on_event, options.user = c;
-    int32_t last = ids.count ? ids.data[ids.count - 1] : -1;
-    text_reasoning_begin(&c->reasoning, text_reasoning_start_of(model_tokenizer(c->room->model), last));
-    bool ok = check_length(c, fault);
-    hy_error err = {0};
-    hy_status s = ok ? hy_engine_submit(c->room->engine, &options, &c->request, &err) : HY_BAD_INPUT;
-    hy_ids_free(&ids);
-    if (ok && s != HY_OK) {
-        request_refuse(fault, NULL, "%s", err.message);
-        if (s == HY_FAILED) fault->status = 503, fault->type = "ServiceUnavailableError";
-    }
-    return s == HY_OK;
-}
-
-static void refuse(http_exchange *x, const request_fault *f)
-{
-    http_reply_error(x, f->status, f->type, f->param[0] ? f->param : NULL, f->suffix, f->message);
-}
-
-static bool json_content(http_exchange *x)
-{
-    const char *type = http_header(x, "Content-Type");
-    return type && strncasecmp(type, "application/json", 16) == 0;
-}
-
-static void name_answer(chat *c, http_exchange *x)
-{
-    const char *given = http_header(x, "X-Request-Id");
-    char random[33];
-    chat_random_id(random);
-    snprintf(c->head.id, sizeof c->head.id, "chatcmpl-%.50s", given && *given ? given : random);
-    c->head.created = (int64_t)time(NULL);
-    c->head.fingerprint = c->room->fingerprint;
-    c->head.tok = model_tokenizer(c->room->model);
-}
+const generation_dialect chat_dialect = {.prefix = "chatcmpl-",
+                                         .state_size = sizeof(chat),
+                                         .read = chat_read,
+                                         .begin = begin,
+                                         .step = step,
+                                         .end = end,
+                                         .fail = generation_fail,
+                                         .release = release};
 
 void chat_handle(void *user, http_exchange *x)
 {
-    chat_room *room = user;
-    request_fault fault = {.status = 400,
-                           .type = "Bad Request",
-                           .param = "body",
-                           .message = "1 validation error:\n  {'type': 'model_attributes_type', 'loc': ('body',), "
-                                      "'msg': 'The body must be JSON with Content-Type application/json'}"};
-    if (room->stopping) {
-        http_reply_error(x, 503, "ServiceUnavailableError", NULL, false, "The server is shutting down");
-        return;
-    }
-    chat *c = json_content(x) ? calloc(1, sizeof *c) : NULL;
-    if (!c) {
-        refuse(x, &fault);
-        return;
-    }
-    c->room = room, c->x = x, c->mail.stop_id = -1;
-    pthread_mutex_init(&c->lock, NULL);
-    name_answer(c, x);
-    hy_sampling defaults = hy_sampling_defaults(room->model);
-    hy_model_info info;
-    hy_model_describe(room->model, &info);
-    size_t length;
-    const char *body = http_body(x, &length);
-    bool ok =
-        chat_request_parse(body, length, &defaults, room->options->template_kwargs, info.vocab, &c->asked, &fault);
-    if (ok) c->logprob_stride = c->asked.logprobs ? (size_t)c->asked.top_logprobs + 1 : 0;
-    /* The engine may call back before submit returns; the exchange is complete by then. */
-    c->next = room->first;
-    if (room->first) room->first->previous = c;
-    room->first = c;
-    http_on_gone(x, client_gone, c);
-    if (ok) ok = submit(c, &fault);
-    if (!ok) {
-        log_line(HY_LOG_INFO, "%s: refused with %d: %s", c->head.id, fault.status, fault.message);
-        http_on_gone(x, NULL, NULL);
-        refuse(x, &fault);
-        chat_free(c);
-    }
+    generation_start(user, &chat_dialect, x);
 }

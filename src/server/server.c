@@ -6,96 +6,58 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "server/chat.h"
-#include "server/http.h"
+#include "server/chat_more.h"
+#include "server/derender.h"
+#include "server/completions.h"
+#include "server/generate.h"
+#include "server/messages.h"
+#include "server/metrics.h"
+#include "server/models.h"
+#include "server/openapi.h"
+#include "server/page.h"
+#include "server/responses.h"
+#include "server/tokens.h"
+
+enum { WORKERS = 2, GRAMMARS = 64 /* compiled ones that are kept */ };
 
 struct server {
     server_options options;
-    chat_room room;
+    generation_room room;
+    metrics *metrics;
+    page_policy policy;
     hy_model_info info;
     const char *own_name[1];
-    int64_t created;
+    char fingerprint[160];
 };
 
-static void get_health(void *user, http_exchange *x)
+static void end_drain(void *user)
 {
-    (void)user;
-    http_reply(x, 200, "text/plain; charset=utf-8", NULL, 0);
+    server *s = user;
+    if (!s->room.first) return;
+    log_line(HY_LOG_WARNING, "%d requests did not end within %.0f s and are aborted.", s->room.running,
+             s->options.drain_seconds);
+    generation_cancel_all(&s->room);
 }
 
-static void get_version(void *user, http_exchange *x)
-{
-    (void)user;
-    static const char body[] = "{\"version\":\"" HY_VERSION "\"}";
-    http_reply(x, 200, "application/json", body, sizeof body - 1);
-}
-
-static void write_permission(json_writer *w, int64_t created)
-{
-    char id[33];
-    chat_random_id(id);
-    static const struct {
-        const char *name;
-        bool value;
-    } flags[] = {{"allow_create_engine", false},  {"allow_sampling", true}, {"allow_logprobs", true},
-                 {"allow_search_indices", false}, {"allow_view", true},     {"allow_fine_tuning", false}};
-    writer_key(w, "permission");
-    writer_array(w);
-    writer_object(w);
-    char name[48];
-    snprintf(name, sizeof name, "modelperm-%s", id);
-    writer_key(w, "id"), writer_text(w, name);
-    writer_key(w, "object"), writer_text(w, "model_permission");
-    writer_key(w, "created"), writer_integer(w, created);
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        writer_key(w, flags[i].name), writer_bool(w, flags[i].value);
-    writer_key(w, "organization"), writer_text(w, "*");
-    writer_key(w, "group"), writer_null(w);
-    writer_key(w, "is_blocking"), writer_bool(w, false);
-    writer_end(w);
-    writer_end(w);
-}
-
-static void get_models(void *user, http_exchange *x)
-{
-    const server *s = user;
-    buffer body = {0};
-    json_writer w = {.out = &body};
-    writer_object(&w);
-    writer_key(&w, "object"), writer_text(&w, "list");
-    writer_key(&w, "data");
-    writer_array(&w);
-    for (size_t i = 0; i < s->room.name_count; i++) {
-        writer_object(&w);
-        writer_key(&w, "id"), writer_text(&w, s->room.names[i]);
-        writer_key(&w, "object"), writer_text(&w, "model");
-        writer_key(&w, "created"), writer_integer(&w, s->created);
-        writer_key(&w, "owned_by"), writer_text(&w, "vllm");
-        writer_key(&w, "root"), writer_text(&w, s->info.path);
-        writer_key(&w, "parent"), writer_null(&w);
-        writer_key(&w, "max_model_len"), writer_integer(&w, s->info.max_model_len);
-        write_permission(&w, s->created);
-        writer_end(&w);
-    }
-    writer_end(&w);
-    writer_end(&w);
-    http_reply_json(x, 200, &body);
-    buffer_free(&body);
-}
-
-/* The first signal aborts what runs and stops when the last answer is out; the second stops at once. */
+/* The last answer stops the loop (generation.c); the second signal does not wait for it. */
 static void on_signal(void *user)
 {
     server *s = user;
     bool again = s->room.stopping;
+    double drain = s->options.drain_seconds;
     s->room.stopping = true;
-    log_line(HY_LOG_INFO, again ? "Stopping at once." : "Shutting down.");
+    if (again)
+        log_line(HY_LOG_INFO, "Stopping at once.");
+    else if (s->room.first && drain > 0)
+        log_line(HY_LOG_INFO, "Shutting down: %d requests may end within %.0f s.", s->room.running, drain);
+    else
+        log_line(HY_LOG_INFO, "Shutting down.");
     if (again || !s->room.first)
         http_stop(s->room.http);
-    else
-        chat_cancel_all(&s->room);
+    else if (drain <= 0 || !http_after(s->room.http, drain, end_drain, s))
+        generation_cancel_all(&s->room);
 }
 
 /* Room for the longest prompt in long words and JSON escapes: what is larger cannot be answered and is not read. */
@@ -106,37 +68,103 @@ static size_t largest_body(int max_model_len)
     return bytes < MOST ? bytes : MOST;
 }
 
+/* vllm-VERSION-8 hex digits that differ with the model and how it is computed; only the digits; the user's text; none.
+ */
+static const char *make_fingerprint(server *s)
+{
+    const char *mode = s->options.fingerprint ? s->options.fingerprint : "full";
+    const hy_model_info *i = &s->info;
+    const char *parts[] = {HY_VERSION, i->name, i->backend, i->kv_cache_dtype, i->indexer_kv_dtype, i->moe_activation};
+    uint32_t hash = 2166136261u;
+    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
+        for (const char *c = parts[p]; c && *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    if (strcmp(mode, "none") == 0) return NULL;
+    if (strcmp(mode, "custom") == 0)
+        snprintf(s->fingerprint, sizeof s->fingerprint, "%s",
+                 s->options.fingerprint_text ? s->options.fingerprint_text : "");
+    else if (strcmp(mode, "hash") == 0)
+        snprintf(s->fingerprint, sizeof s->fingerprint, "%08x", hash);
+    else
+        snprintf(s->fingerprint, sizeof s->fingerprint, "vllm-%s-%08x", HY_VERSION, hash);
+    return s->fingerprint;
+}
+
+static hy_logprobs_mode logprobs_mode(const char *name)
+{
+    if (name && strcmp(name, "raw_logits") == 0) return HY_RAW_LOGITS;
+    if (name && strcmp(name, "processed_logprobs") == 0) return HY_PROCESSED_LOGPROBS;
+    if (name && strcmp(name, "processed_logits") == 0) return HY_PROCESSED_LOGITS;
+    return HY_RAW_LOGPROBS;
+}
+
+static hy_status open_room(server *s, hy_error *err)
+{
+    http_options http = s->options.http;
+    bool opened = s->room.http != NULL;
+    if (!http.max_body_bytes) http.max_body_bytes = largest_body(s->info.max_model_len);
+    http.request_ids |= s->options.request_id_headers;
+    hy_status status = work_open(s->options.workers > 0 ? s->options.workers : WORKERS, &s->room.work, err);
+    if (status == HY_OK) status = work_open(1, &s->room.closer, err);
+    if (status == HY_OK && !(s->room.grammars = grammars_open(s->room.model, GRAMMARS)))
+        status = error_memory(err, "the server", 0);
+    if (status == HY_OK && !opened) status = http_open(&http, &s->room.http, err);
+    if (status == HY_OK && opened) {
+        http_wait_end(s->room.http);
+        http_limit_body(s->room.http, http.max_body_bytes);
+    }
+    metrics_options m = {
+        .engine = s->room.engine, .model = s->room.model, .http = s->room.http, .model_name = s->room.names[0]};
+    if (status == HY_OK) status = metrics_open(&m, &s->metrics, err);
+    return status;
+}
+
+static void add_routes(server *s)
+{
+    generation_room *room = &s->room;
+    http_server *h = room->http;
+    models_routes(room);
+    page_policy_make(&s->policy);
+    http_route(h, "GET", "/", page_handle, &s->policy);
+    http_route(h, "GET", "/metrics", metrics_handle, s->metrics);
+    http_route(h, "POST", "/v1/chat/completions", chat_handle, room);
+    http_route(h, "POST", "/v1/completions", completions_handle, room);
+    http_route(h, "POST", "/inference/v1/generate", generate_handle, room);
+    chat_more_routes(room);
+    derender_routes(room);
+    tokens_routes(room);
+    openapi_routes(room);
+    messages_routes(room);
+    responses_routes(room);
+}
+
 hy_status server_open(hy_model *model, hy_engine *engine, const server_options *options, server **out, hy_error *err)
 {
     server *s = calloc(1, sizeof *s);
-    if (!s) return error_memory(err, "the server", sizeof *s);
+    if (!s) {
+        http_close(options->waiting);
+        return error_memory(err, "the server", sizeof *s);
+    }
     s->options = *options;
     hy_model_describe(model, &s->info);
     s->own_name[0] = s->info.name;
-    s->created = (int64_t)time(NULL);
     bool named = options->served_name_count > 0;
-    s->room = (chat_room){.model = model,
-                          .engine = engine,
-                          .names = named ? options->served_names : s->own_name,
-                          .name_count = named ? options->served_name_count : 1,
-                          .options = &s->options};
-    snprintf(s->room.fingerprint, sizeof s->room.fingerprint, "hayate-%s-%s", HY_VERSION, s->info.backend);
-    http_options http = {.host = options->host,
-                         .port = options->port,
-                         .api_keys = options->api_keys,
-                         .api_key_count = options->api_key_count,
-                         .max_body_bytes = largest_body(s->info.max_model_len)};
-    hy_status status = http_open(&http, &s->room.http, err);
+    s->room = (generation_room){.model = model,
+                                .engine = engine,
+                                .http = options->waiting,
+                                .names = named ? options->served_names : s->own_name,
+                                .name_count = named ? options->served_name_count : 1,
+                                .options = &s->options,
+                                .defaults = options->defaults ? *options->defaults : hy_sampling_defaults(model),
+                                .fingerprint = make_fingerprint(s),
+                                .created = (int64_t)time(NULL)};
+    s->room.defaults.logprobs_mode = logprobs_mode(options->logprobs_mode);
+    hy_status status = open_room(s, err);
     if (status != HY_OK) {
-        free(s);
+        server_close(s);
         return status;
     }
-    http_route(s->room.http, "POST", "/v1/chat/completions", chat_handle, &s->room);
-    http_route(s->room.http, "GET", "/v1/models", get_models, s);
-    http_route(s->room.http, "GET", "/health", get_health, s);
-    http_route(s->room.http, "GET", "/ping", get_health, s);
-    http_route(s->room.http, "POST", "/ping", get_health, s);
-    http_route(s->room.http, "GET", "/version", get_version, s);
+    s->room.on_end = metrics_ended, s->room.observer = s->metrics;
+    add_routes(s);
     http_on_signal(s->room.http, on_signal, s);
     *out = s;
     return HY_OK;
@@ -147,14 +175,30 @@ int server_port(const server *s)
     return http_port(s->room.http);
 }
 
+void server_visit_routes(const server *s, void (*fn)(void *user, const char *method, const char *path), void *user)
+{
+    http_visit_routes(s->room.http, fn, user);
+}
+
+const char *server_address(const server *s)
+{
+    return http_address(s->room.http);
+}
+
 void server_run(server *s)
 {
     http_run(s->room.http);
 }
 
+/* Workers first, since they submit and hand over to the loop; then the loop's queue, which gives work to the closer. */
 void server_close(server *s)
 {
     if (!s) return;
+    work_close(s->room.work);
     http_close(s->room.http);
+    work_close(s->room.closer);
+    grammars_close(s->room.grammars);
+    responses_close(&s->room);
+    metrics_close(s->metrics);
     free(s);
 }

@@ -1,4 +1,4 @@
-#include "text/chat_template.h"
+#include "text/template_parts.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -69,7 +69,7 @@ static void put(render *r, const char *s)
 
 /* ---- Looking at messages -------------------------------------------------------------------------------------- */
 
-static const char *kind_of(const json_t *j)
+const char *template_kind_of(const json_t *j)
 {
     switch (json_typeof(j)) {
     case JSON_OBJECT: return "an object";
@@ -82,7 +82,7 @@ static const char *kind_of(const json_t *j)
     }
 }
 
-static bool absent(const json_t *j)
+bool template_absent(const json_t *j)
 {
     return !j || json_is_null(j);
 }
@@ -90,7 +90,7 @@ static bool absent(const json_t *j)
 /* Empty strings, lists and objects, zero and false, as a template's `if` has it. */
 static bool truthy(const json_t *j)
 {
-    if (absent(j) || json_is_false(j)) return false;
+    if (template_absent(j) || json_is_false(j)) return false;
     if (json_is_string(j)) return json_string_length(j) > 0;
     if (json_is_array(j)) return json_array_size(j) > 0;
     if (json_is_object(j)) return json_object_size(j) > 0;
@@ -109,15 +109,16 @@ static bool has_role(const render *r, size_t i, const char *role)
     return have && strcmp(have, role) == 0;
 }
 
-static hy_status check_messages(const render *r)
+hy_status template_check_messages(const json_t *messages, hy_error *err)
 {
-    if (!json_is_array(r->messages)) return error_set(r->err, HY_BAD_INPUT, "messages is not a list");
-    for (size_t i = 0; i < json_array_size(r->messages); i++) {
-        if (!json_is_object(message(r, i)))
-            return error_set(r->err, HY_BAD_INPUT, "messages[%zu] is %s: give an object with a role and a content", i,
-                             kind_of(message(r, i)));
-        if (!json_is_string(json_object_get(message(r, i), "role")))
-            return error_set(r->err, HY_BAD_INPUT, "messages[%zu].role is not a string", i);
+    if (!json_is_array(messages)) return error_set(err, HY_BAD_INPUT, "messages is not a list");
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *m = json_array_get(messages, i);
+        if (!json_is_object(m))
+            return error_set(err, HY_BAD_INPUT, "messages[%zu] is %s: give an object with a role and a content", i,
+                             template_kind_of(m));
+        if (!json_is_string(json_object_get(m, "role")))
+            return error_set(err, HY_BAD_INPUT, "messages[%zu].role is not a string", i);
     }
     return HY_OK;
 }
@@ -155,14 +156,14 @@ static hy_status append_part(render *r, const json_t *part, size_t i, size_t k, 
 static hy_status append_content(render *r, size_t i, const char *between, buffer *out)
 {
     const json_t *content = json_object_get(message(r, i), "content");
-    if (absent(content)) return HY_OK;
+    if (template_absent(content)) return HY_OK;
     if (json_is_string(content)) {
         append_json_string(content, out);
         return HY_OK;
     }
     if (!json_is_array(content))
         return error_set(r->err, HY_BAD_INPUT, "messages[%zu].content is %s: give a string or a list of parts", i,
-                         kind_of(content));
+                         template_kind_of(content));
     for (size_t k = 0; k < json_array_size(content); k++) {
         if (k) buffer_string(out, between);
         hy_status s = append_part(r, json_array_get(content, k), i, k, out);
@@ -190,24 +191,32 @@ static void put_thinking(render *r)
     put(r, "</thinking_instructions>");
 }
 
+hy_status template_check_tool(const json_t *tool, size_t i, hy_error *err)
+{
+    const json_t *function = json_object_get(tool, "function");
+    if (!json_is_object(function)) return error_set(err, HY_BAD_INPUT, "tools[%zu].function is not an object", i);
+    const json_t *description = json_object_get(function, "description"),
+                 *parameters = json_object_get(function, "parameters");
+    if (!json_is_string(json_object_get(function, "name")))
+        return error_set(err, HY_BAD_INPUT, "tools[%zu].function.name is not a string", i);
+    if (!template_absent(description) && !json_is_string(description))
+        return error_set(err, HY_BAD_INPUT, "tools[%zu].function.description is not a string", i);
+    if (!template_absent(parameters) && !json_is_object(parameters))
+        return error_set(err, HY_BAD_INPUT, "tools[%zu].function.parameters is not an object", i);
+    return HY_OK;
+}
+
 /* The function alone, its known keys in this order; the first three always, the others when not null. */
 static hy_status put_tool(render *r, const json_t *tool, size_t i)
 {
     static const char *const keys[] = {"name", "description", "parameters", "strict", "defer_loading"};
     const json_t *function = json_object_get(tool, "function");
-    if (!json_is_object(function)) return error_set(r->err, HY_BAD_INPUT, "tools[%zu].function is not an object", i);
-    const json_t *description = json_object_get(function, "description"),
-                 *parameters = json_object_get(function, "parameters");
-    if (!json_is_string(json_object_get(function, "name")))
-        return error_set(r->err, HY_BAD_INPUT, "tools[%zu].function.name is not a string", i);
-    if (!absent(description) && !json_is_string(description))
-        return error_set(r->err, HY_BAD_INPUT, "tools[%zu].function.description is not a string", i);
-    if (!absent(parameters) && !json_is_object(parameters))
-        return error_set(r->err, HY_BAD_INPUT, "tools[%zu].function.parameters is not an object", i);
+    hy_status s = template_check_tool(tool, i, r->err);
+    if (s) return s;
     put(r, "<tool>{");
     for (int k = 0; k < 5; k++) {
         const json_t *value = json_object_get(function, keys[k]);
-        if (k > 2 && absent(value)) continue;
+        if (k > 2 && template_absent(value)) continue;
         buffer_printf(r->out, "%s\"%s\": ", k ? ", " : "", keys[k]);
         python_json(value, r->out);
     }
@@ -217,7 +226,7 @@ static hy_status put_tool(render *r, const json_t *tool, size_t i)
 
 static hy_status put_tools(render *r, const json_t *tools)
 {
-    if (absent(tools)) return HY_OK;
+    if (template_absent(tools)) return HY_OK;
     if (!json_is_array(tools)) return error_set(r->err, HY_BAD_INPUT, "tools is not a list");
     if (!json_array_size(tools)) return HY_OK;
     put(r, TOOLS_HEAD);
@@ -342,13 +351,12 @@ static hy_status put_xml(render *r, const json_t *value, int depth)
     }
 }
 
-/* Arguments as an object: given as one, or as JSON text of one, or not at all. *owned is to be released. */
-static hy_status read_arguments(render *r, const json_t *given, size_t i, size_t k, json_t **owned)
+hy_status template_arguments(const json_t *given, size_t i, size_t k, json_t **owned, hy_error *err)
 {
     *owned = NULL;
-    if (absent(given) || (json_is_string(given) && !json_string_length(given))) {
+    if (template_absent(given) || (json_is_string(given) && !json_string_length(given))) {
         *owned = json_object();
-        return *owned ? HY_OK : error_memory(r->err, "arguments", 0);
+        return *owned ? HY_OK : error_memory(err, "arguments", 0);
     }
     if (json_is_object(given)) {
         *owned = json_incref((json_t *)given);
@@ -364,8 +372,8 @@ static hy_status read_arguments(render *r, const json_t *given, size_t i, size_t
         }
         json_decref(parsed);
     }
-    return error_set(r->err, HY_BAD_INPUT, "messages[%zu].tool_calls[%zu].function.arguments is not a JSON object%s%s",
-                     i, k, *inner.message ? ": " : "", inner.message);
+    return error_set(err, HY_BAD_INPUT, "messages[%zu].tool_calls[%zu].function.arguments is not a JSON object%s%s", i,
+                     k, *inner.message ? ": " : "", inner.message);
 }
 
 static hy_status put_call(render *r, const json_t *call, size_t i, size_t k)
@@ -376,7 +384,7 @@ static hy_status put_call(render *r, const json_t *call, size_t i, size_t k)
     if (!json_is_string(name))
         return error_set(r->err, HY_BAD_INPUT, "messages[%zu].tool_calls[%zu].function.name is not a string", i, k);
     json_t *arguments;
-    hy_status s = read_arguments(r, json_object_get(function, "arguments"), i, k, &arguments);
+    hy_status s = template_arguments(json_object_get(function, "arguments"), i, k, &arguments, r->err);
     if (s) return s;
     put(r, NS "<invoke name=\"");
     append_json_string(name, r->out);
@@ -391,9 +399,10 @@ static hy_status put_calls(render *r, size_t i)
 {
     const json_t *calls = json_object_get(message(r, i), "tool_calls");
     r->had_call = false;
-    if (absent(calls)) return HY_OK;
+    if (template_absent(calls)) return HY_OK;
     if (!json_is_array(calls))
-        return error_set(r->err, HY_BAD_INPUT, "messages[%zu].tool_calls is %s: give a list", i, kind_of(calls));
+        return error_set(r->err, HY_BAD_INPUT, "messages[%zu].tool_calls is %s: give a list", i,
+                         template_kind_of(calls));
     if (!json_array_size(calls)) return HY_OK;
     put(r, NS "<tool_call>\n");
     for (size_t k = 0; k < json_array_size(calls); k++) {
@@ -405,16 +414,16 @@ static hy_status put_calls(render *r, size_t i)
     return HY_OK;
 }
 
-/* The reasoning of an assistant's message under either of its names; NULL when it has none. */
-static hy_status reasoning_of(render *r, size_t i, const json_t **out)
+hy_status template_reasoning(const json_t *message, size_t i, const json_t **out, hy_error *err)
 {
     static const char *const names[] = {"reasoning", "reasoning_content"};
     *out = NULL;
     for (int n = 0; n < 2; n++) {
-        const json_t *j = json_object_get(message(r, i), names[n]);
-        if (absent(j)) continue;
+        const json_t *j = json_object_get(message, names[n]);
+        if (template_absent(j)) continue;
         if (!json_is_string(j))
-            return error_set(r->err, HY_BAD_INPUT, "messages[%zu].%s is %s: give a string", i, names[n], kind_of(j));
+            return error_set(err, HY_BAD_INPUT, "messages[%zu].%s is %s: give a string", i, names[n],
+                             template_kind_of(j));
         if (!*out) *out = j;
     }
     return HY_OK;
@@ -423,7 +432,7 @@ static hy_status reasoning_of(render *r, size_t i, const json_t **out)
 static hy_status put_assistant(render *r, size_t i)
 {
     const json_t *given;
-    hy_status s = reasoning_of(r, i, &given);
+    hy_status s = template_reasoning(message(r, i), i, &given, r->err);
     buffer_clear(&r->text);
     if (!s) s = append_content(r, i, "", &r->text);
     if (s) return s;
@@ -499,30 +508,37 @@ static hy_status put_turns(render *r, size_t first)
 static bool flag(const json_t *kwargs, const char *name, bool missing, bool *out)
 {
     const json_t *j = json_object_get(kwargs, name);
-    *out = absent(j) ? missing : json_is_true(j);
-    return absent(j) || json_is_boolean(j);
+    *out = template_absent(j) ? missing : json_is_true(j);
+    return template_absent(j) || json_is_boolean(j);
+}
+
+hy_status template_ending(const json_t *kwargs, bool *generate, bool *continue_final, hy_error *err)
+{
+    if (!flag(kwargs, "continue_final_message", false, continue_final))
+        return error_set(err, HY_BAD_INPUT, "continue_final_message is not a boolean");
+    if (!flag(kwargs, "add_generation_prompt", !*continue_final, generate))
+        return error_set(err, HY_BAD_INPUT, "add_generation_prompt is not a boolean");
+    if (*generate && *continue_final)
+        return error_set(
+            err, HY_BAD_INPUT,
+            "continue_final_message and add_generation_prompt exclude each other: set one of them to false");
+    return HY_OK;
 }
 
 static hy_status read_kwargs(render *r, const json_t *kwargs)
 {
     static const char *const modes[] = {"", "enabled", "disabled", "adaptive"};
-    if (!absent(kwargs) && !json_is_object(kwargs))
-        return error_set(r->err, HY_BAD_INPUT, "chat_template_kwargs is %s: give an object", kind_of(kwargs));
-    if (!flag(kwargs, "continue_final_message", false, &r->continue_final))
-        return error_set(r->err, HY_BAD_INPUT, "continue_final_message is not a boolean");
-    if (!flag(kwargs, "add_generation_prompt", !r->continue_final, &r->generate))
-        return error_set(r->err, HY_BAD_INPUT, "add_generation_prompt is not a boolean");
-    if (r->generate && r->continue_final)
-        return error_set(
-            r->err, HY_BAD_INPUT,
-            "continue_final_message and add_generation_prompt exclude each other: set one of them to false");
+    if (!template_absent(kwargs) && !json_is_object(kwargs))
+        return error_set(r->err, HY_BAD_INPUT, "chat_template_kwargs is %s: give an object", template_kind_of(kwargs));
+    hy_status s = template_ending(kwargs, &r->generate, &r->continue_final, r->err);
+    if (s) return s;
     const json_t *mode = json_object_get(kwargs, "thinking_mode");
     r->thinking = mode ? THINK_OTHER : THINK_UNSET;
     for (int m = THINK_ENABLED; m <= THINK_ADAPTIVE; m++)
         if (json_is_string(mode) && strcmp(json_string_value(mode), modes[m]) == 0) r->thinking = (thinking)m;
     r->identity = json_object_get(kwargs, "model_identity");
     if (r->identity && !json_is_string(r->identity))
-        return error_set(r->err, HY_BAD_INPUT, "model_identity is %s: give a string", kind_of(r->identity));
+        return error_set(r->err, HY_BAD_INPUT, "model_identity is %s: give a string", template_kind_of(r->identity));
     return HY_OK;
 }
 
@@ -541,15 +557,11 @@ static hy_status cut_final(render *r)
 hy_status text_template_render(const text_template *chat, const json_t *messages, const json_t *tools,
                                const json_t *kwargs, buffer *out, hy_error *err)
 {
-    if (chat->kind == TEXT_TEMPLATE_UNKNOWN)
-        return error_at(
-            err, HY_UNSUPPORTED, chat->source,
-            "this model's chat template is not known (SHA-256 %.16s...): --chat-template minimax-m3 forces the "
-            "built-in renderer",
-            chat->sha256);
+    if (chat->kind == TEXT_TEMPLATE_BROKEN) return text_template_usable(chat, err);
+    if (chat->kind == TEXT_TEMPLATE_INTERPRETED) return template_run(chat, messages, tools, kwargs, out, err);
     render r = {.out = out, .err = err, .messages = messages};
     size_t next = 0;
-    hy_status s = check_messages(&r);
+    hy_status s = template_check_messages(messages, err);
     if (!s) s = read_kwargs(&r, kwargs);
     if (!s) s = put_head(&r, tools, &next);
     if (!s) s = put_turns(&r, next);

@@ -31,6 +31,11 @@ bool text_reasoning_active(const text_reasoning *r)
     return r->phase || text_reasoning_inside(r);
 }
 
+void text_reasoning_settle(text_reasoning *r)
+{
+    r->state = DONE, r->phase = false;
+}
+
 /* Passes text on. It ends the start, and visible content ends the phase. */
 static void emit(text_reasoning *r, const char *text, size_t length, text_piece_fn fn, void *user)
 {

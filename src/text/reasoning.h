@@ -51,6 +51,9 @@ void text_reasoning_feed(text_reasoning *r, const char *text, size_t length, tex
 /* The end of the text: what was held back is passed on as text of the phase that it stood in. */
 void text_reasoning_finish(text_reasoning *r, text_piece_fn fn, void *user);
 
+/* What comes is content, as it is: a block of calls has begun, and markers in it are text. */
+void text_reasoning_settle(text_reasoning *r);
+
 /* True until the closing marker or the first visible content; from the start false after TEXT_START_CLOSED. While it
  * is true a streamed chunk names both of its fields, later only the content. */
 bool text_reasoning_active(const text_reasoning *r);

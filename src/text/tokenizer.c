@@ -10,6 +10,7 @@
 #include "text/tokenizer_file.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@ enum { FILE_LIMIT = 256 << 20 }; /* bytes of a vocabulary file; published ones h
 
 struct text_tokenizer {
     vocabulary v;
+    pthread_mutex_t trie_lock; /* while `trie` is made */
+    _Atomic(token_trie *) trie;
 };
 
 /* ---- Opening -------------------------------------------------------------------------------------------------- */
@@ -28,6 +31,7 @@ hy_status text_tokenizer_read(const char *data, size_t size, const char *name, t
         return error_at(err, HY_BAD_MODEL, name, "%zu bytes are no vocabulary: at most %d are read", size, FILE_LIMIT);
     text_tokenizer *tok = calloc(1, sizeof *tok);
     if (!tok) return error_memory(err, "the tokenizer", sizeof *tok);
+    pthread_mutex_init(&tok->trie_lock, NULL);
     size_t at = 0;
     while (at < size && (data[at] == ' ' || data[at] == '\n' || data[at] == '\r' || data[at] == '\t')) at++;
     hy_status s;
@@ -81,6 +85,8 @@ void text_tokenizer_close(text_tokenizer *tok)
 {
     if (!tok) return;
     vocabulary_free(&tok->v);
+    token_trie_free(atomic_load(&tok->trie));
+    pthread_mutex_destroy(&tok->trie_lock);
     free(tok);
 }
 
@@ -247,6 +253,35 @@ int32_t text_tokenizer_find(const text_tokenizer *tok, const char *text)
         if (size == length) return id;
     }
     return length ? vocabulary_find(&tok->v, text, length) : VOCABULARY_NONE;
+}
+
+static token_trie *make_trie(const text_tokenizer *tok)
+{
+    size_t count = 0;
+    trie_entry *entry = malloc(((size_t)tok->v.size + 1) * sizeof *entry);
+    for (int32_t id = 0; entry && id < tok->v.size; id++) {
+        size_t length;
+        const char *bytes = text_tokenizer_bytes(tok, id, &length);
+        if (length && !text_tokenizer_is_special(tok, id)) entry[count++] = (trie_entry){bytes, (uint32_t)length, id};
+    }
+    token_trie *t = entry ? token_trie_make(entry, count, true) : NULL;
+    free(entry);
+    return t;
+}
+
+const token_trie *text_tokenizer_trie(const text_tokenizer *tok)
+{
+    text_tokenizer *own = (text_tokenizer *)tok;
+    token_trie *t = atomic_load_explicit(&own->trie, memory_order_acquire);
+    if (t) return t;
+    pthread_mutex_lock(&own->trie_lock);
+    t = atomic_load(&own->trie);
+    if (!t) {
+        t = make_trie(tok);
+        atomic_store_explicit(&own->trie, t, memory_order_release);
+    }
+    pthread_mutex_unlock(&own->trie_lock);
+    return t;
 }
 
 void text_tokenizer_spell(const text_tokenizer *tok, int32_t id, buffer *out)

@@ -20,6 +20,7 @@
 
 #include "base/buffer.h"
 #include "hayate.h"
+#include "text/token_trie.h"
 
 typedef struct text_tokenizer text_tokenizer;
 
@@ -65,6 +66,10 @@ int32_t text_tokenizer_find(const text_tokenizer *tok, const char *text);
 /* Appends the token as a vocabulary spells it: bytes in the GPT-2 byte alphabet (a space is U+0120), added tokens as
  * they are. Nothing for an id without a token. */
 void text_tokenizer_spell(const text_tokenizer *tok, int32_t id, buffer *out);
+
+/* The bytes of all tokens but special ones as a prefix tree, made at the first call (about 0.1 s for 200,000 tokens)
+ * and shared; borrowed. NULL: no memory. */
+const token_trie *text_tokenizer_trie(const text_tokenizer *tok);
 
 /* Appends the text of `count` ids; bytes that are not UTF-8 become U+FFFD, one for each maximal broken part. Unknown
  * ids give nothing. HY_NO_FIT when there is no memory for it. */

@@ -6,8 +6,10 @@
  *     NS</tool_call>                                                with NS = "]<]minimax[>["
  *
  * A value is text as it stands, nothing escaped, or elements: members of an object by name, <item> for those of a list.
- * Text alone does not tell 5 from "5", so the schema of the tool decides (text_tool_value). What follows the block is
- * ignored, a second block too. As in other servers of this model:
+ * Text alone does not tell 5 from "5", so the schema of the tool decides (text_tool_value). Where it says that a value
+ * is text, only NS</k> ends it: files that quote tags of this format arrive as they are. This module reads whole texts,
+ * for which what follows the block is ignored, a second block too; streams are read by text/answer.h, over the same
+ * grammar (text/call_machine.h). As in other servers of this model:
  *
  *     - a parameter named twice: the last one counts; a member named twice becomes a list
  *     - text beside elements becomes the member "$text"
@@ -17,7 +19,8 @@
  *
  *     - the `<` of <invoke missing                                  NSinvoke name="N">
  *     - the opening tag of a parameter missing                      NSvalue NS</k>
- *     - text between parameters: the rest of that call is dropped
+ *     - text between parameters: it and the rest of that call are dropped; more than a little is a fault
+ *     - the opening tag of the block missing                        NS<invoke name="N"> ... NS</invoke> NS</tool_call>
  */
 #ifndef HAYATE_TEXT_TOOL_CALLS_H
 #define HAYATE_TEXT_TOOL_CALLS_H

@@ -83,6 +83,105 @@ const json_t *text_schema_of_tool(const json_t *tools, const char *name, size_t 
     return NULL;
 }
 
+/* ---- References ------------------------------------------------------------------------------------------------ */
+
+enum { HOPS = 200 }; /* as many references and alternatives of one schema are followed, all together */
+
+/* The next part of a JSON pointer, from behind its '/', unescaped; where the part ends, NULL if it is too long. */
+static const char *pointer_part(const char *at, char part[256])
+{
+    size_t n = 0;
+    for (; *at && *at != '/'; at++) {
+        if (n == 255) return NULL;
+        part[n] = *at;
+        if (*at == '~' && (at[1] == '0' || at[1] == '1')) part[n] = *++at == '0' ? '~' : '/';
+        n++;
+    }
+    part[n] = 0;
+    return at;
+}
+
+/* What "#/a/b" means in a schema; NULL for anything else. */
+static const json_t *pointed_at(const json_t *root, const char *reference)
+{
+    char part[256];
+    if (*reference++ != '#') return NULL;
+    while (root && *reference == '/') {
+        if (!(reference = pointer_part(reference + 1, part))) return NULL;
+        root = json_is_array(root) ? json_array_get(root, strtoul(part, NULL, 10)) : json_object_get(root, part);
+    }
+    return reference && !*reference ? root : NULL;
+}
+
+/* The first of an "allOf" that says of what type it is. */
+static const json_t *first_of_all(const json_t *schema)
+{
+    static const char *const says[] = {"$ref", "type", "properties", "items", "anyOf", "oneOf", "enum", "allOf"};
+    size_t i;
+    json_t *one;
+    for (size_t k = 1; k < 7; k++)
+        if (json_object_get(schema, says[k])) return NULL;
+    json_array_foreach(json_object_get(schema, "allOf"), i, one)
+    {
+        for (size_t k = 0; k < 8; k++)
+            if (json_object_get(one, says[k])) return one;
+    }
+    return NULL;
+}
+
+/* Follows references; NULL when they lead nowhere. */
+static const json_t *follow(const json_t *root, const json_t *schema, int *hops)
+{
+    const json_t *next = schema;
+    for (; next && *hops < HOPS; ++*hops) {
+        const char *reference = json_string_value(json_object_get(schema, "$ref"));
+        next = reference ? pointed_at(root, reference) : first_of_all(schema);
+        if (!next && !reference) return schema;
+        schema = next;
+    }
+    return NULL;
+}
+
+/* Adds the alternatives of a schema, without references, to a list. */
+static void add_alternatives(const json_t *root, const json_t *schema, int *hops,
+                             json_t *list) /* NOLINT(misc-no-recursion) */
+{
+    const json_t *a;
+    if (++*hops > HOPS || !(schema = follow(root, schema, hops))) return;
+    if (alternative(schema, 0) == schema) {
+        json_array_append(list, (json_t *)schema);
+        return;
+    }
+    for (size_t i = 0; (a = alternative(schema, i)); i++) add_alternatives(root, a, hops, list);
+}
+
+/* Whether nothing is to be followed in the alternatives. */
+static bool plain_alternatives(const json_t *root, const json_t *schema)
+{
+    const json_t *a;
+    for (size_t i = 0; (a = alternative(schema, i)); i++) {
+        int hops = 0;
+        if (a != schema && (follow(root, a, &hops) != a || alternative(a, 0) != a)) return false;
+    }
+    return true;
+}
+
+json_t *text_schema_resolve(const json_t *root, const json_t *schema)
+{
+    int hops = 0;
+    if (!schema || !(schema = follow(root, schema, &hops))) return NULL;
+    if (plain_alternatives(root, schema)) return json_incref((json_t *)schema);
+    json_t *list = json_array(), *plain = json_object();
+    add_alternatives(root, schema, &hops, list);
+    if (json_array_size(list) && json_object_set(plain, "anyOf", list) == 0) {
+        json_decref(list);
+        return plain;
+    }
+    json_decref(list);
+    json_decref(plain);
+    return NULL;
+}
+
 const json_t *text_schema_of_child(const json_t *schema, const char *name, size_t length)
 {
     kind what;
@@ -97,6 +196,42 @@ text_schema_shape text_schema_of_elements(const json_t *schema)
 {
     kind what;
     return elements_in(schema, &what) && what == ARRAY ? TEXT_SCHEMA_ARRAY : TEXT_SCHEMA_OBJECT;
+}
+
+bool text_schema_has_elements(const json_t *schema)
+{
+    kind what;
+    return elements_in(schema, &what) != NULL;
+}
+
+/* Whether the n-th type, which reads as string, is one by name. */
+static bool named_string(const json_t *schema, size_t n)
+{
+    static const char *const names[] = {"string", "str", "text", "varchar", "char", "enum"};
+    const json_t *type = json_object_get(schema, "type");
+    if (!type) return json_is_array(json_object_get(schema, "enum"));
+    if (json_is_array(type)) type = json_array_get(type, n);
+    for (size_t i = 0; json_is_string(type) && i < sizeof names / sizeof *names; i++)
+        if (!strcasecmp(json_string_value(type), names[i])) return true;
+    return false;
+}
+
+bool text_schema_is_text(const json_t *schema, bool *nullable)
+{
+    const json_t *a;
+    kind what;
+    bool text = false;
+    *nullable = false;
+    for (size_t i = 0; (a = alternative(schema, i)); i++)
+        for (size_t k = 0; type_at(a, k, &what); k++) {
+            if (what == NONE)
+                *nullable = true;
+            else if (what == STRING && named_string(a, k))
+                text = true;
+            else
+                return false;
+        }
+    return text;
 }
 
 /* ---- Text without elements ------------------------------------------------------------------------------------- */
@@ -159,6 +294,12 @@ static bool string_alone(const json_t *schema)
         for (size_t k = 0; type_at(a, k, &what); k++)
             if (what != STRING) return false;
     return true;
+}
+
+bool text_schema_says_nothing(const json_t *schema)
+{
+    bool nullable;
+    return string_alone(schema) && !text_schema_is_text(schema, &nullable);
 }
 
 json_t *text_tool_value(const json_t *schema, const char *text, size_t length)

@@ -198,6 +198,57 @@ static inline void random_model_make(random_model *m, const model_kind *k)
     }
 }
 
+typedef struct drafter_kind {
+    int layers, heads, kv_heads, head_dim, rotary_dim, width, block, window, tap_count, markov_rank;
+    int tap[DRAFT_MAX_TAPS];
+    cache_format cache;
+    bool plain, confidence; /* norms and SwiGLU of other families; a confidence head */
+    weight_format linear;
+} drafter_kind;
+
+/* Gives the model a drafter, whose noise token is the last of the vocabulary. */
+static inline void random_model_draft(random_model *m, const drafter_kind *k)
+{
+    arena *a = &m->memory;
+    ops_drafter *d = m->ops.drafter = arena_take(a, sizeof *d);
+    int hidden = m->ops.hidden, vocab = m->ops.vocab, q = k->heads * k->head_dim, kv = k->kv_heads * k->head_dim;
+    float in = 1 / sqrtf((float)hidden), gain = k->plain ? 1 : 0.1f, head = k->plain ? 1 : 0.3f;
+    *d = (ops_drafter){
+        .layers = k->layers, .heads = k->heads, .kv_heads = k->kv_heads, .head_dim = k->head_dim,
+        .rotary_dim = k->rotary_dim, .width = k->width, .rope_theta = 1e4f, .norm_eps = 1e-5f, .swiglu_alpha = 1.5f,
+        .swiglu_limit = 2, .plain_norm = k->plain, .plain_swiglu = k->plain, .block = k->block, .window = k->window,
+        .noise_token = vocab - 1, .tap_count = k->tap_count, .markov_rank = k->markov_rank, .cache = k->cache,
+        .embed = m->ops.embed, .head = m->ops.head,
+    };
+    memcpy(d->tap, k->tap, sizeof d->tap);
+    d->fc = random_weight(a, WEIGHT_BF16, hidden, k->tap_count * hidden, in, false);
+    d->hidden_norm = random_weight(a, WEIGHT_BF16, 1, hidden, gain, false);
+    d->final_norm = random_weight(a, WEIGHT_BF16, 1, hidden, gain, false);
+    if (k->markov_rank) {
+        d->markov_in = random_weight(a, WEIGHT_BF16, vocab, k->markov_rank, 1, false);
+        d->markov_out = random_weight(a, WEIGHT_BF16, vocab, k->markov_rank, 1, false);
+    }
+    if (k->confidence) {
+        d->confidence = random_weight(a, WEIGHT_BF16, 1, hidden + k->markov_rank, in, false);
+        d->confidence_bias = random_weight(a, WEIGHT_BF16, 1, 1, 1, false);
+    }
+    d->layer = arena_take(a, (size_t)k->layers * sizeof *d->layer);
+    for (int i = 0; i < k->layers; i++)
+        d->layer[i] = (ops_draft_layer){
+            .input_norm = random_weight(a, WEIGHT_BF16, 1, hidden, gain, false),
+            .post_norm = random_weight(a, WEIGHT_BF16, 1, hidden, gain, false),
+            .q = random_weight(a, k->linear, q, hidden, in, false),
+            .k = random_weight(a, k->linear, kv, hidden, in, false),
+            .v = random_weight(a, k->linear, kv, hidden, in, false),
+            .o = random_weight(a, k->linear, hidden, q, 1 / sqrtf((float)q), false),
+            .q_norm = random_weight(a, WEIGHT_BF16, 1, k->head_dim, head, false),
+            .k_norm = random_weight(a, WEIGHT_BF16, 1, k->head_dim, head, false),
+            .gate = random_weight(a, k->linear, k->width, hidden, in * 2, false),
+            .up = random_weight(a, k->linear, k->width, hidden, in * 2, false),
+            .down = random_weight(a, k->linear, hidden, k->width, 1 / sqrtf((float)k->width), false),
+        };
+}
+
 static inline void random_model_free(random_model *m)
 {
     arena_free(&m->memory);
@@ -283,6 +334,8 @@ static inline void bench_open(bench *b, const hy_ops *ops, const random_model *m
     check(ops->open(&m->ops, &options, &b->backend, &err), &err);
     check(ops->cache_open(b->backend, &b->layout, CACHE_BLOCKS, &b->cache, &err), &err);
     ops_limits limits = {.rows = MAX_ROWS, .logit_rows = MAX_ROWS, .positions = TABLE * CACHE_BLOCK};
+    if (m->ops.drafter)
+        limits.drafts = MAX_SEQUENCES, limits.draft_rows = m->ops.drafter->block, limits.draft_laws = true;
     check(ops->step_open(b->backend, &limits, &b->step, &err), &err);
 }
 
@@ -305,10 +358,11 @@ static inline void bench_fill(const bench *b, int byte)
     free(row);
 }
 
-/* All layers, the head, and the end of a step. */
+/* All layers, with a drafter its context, the head, and the end of a step. */
 static inline void bench_layers(const bench *b)
 {
     const hy_ops *ops = b->ops;
+    const ops_drafter *d = b->model->drafter;
     for (int i = 0; i < b->model->layers; i++) {
         const ops_layer *l = &b->model->layer[i];
         ops->attend_in(b->step, i);
@@ -319,7 +373,10 @@ static inline void bench_layers(const bench *b)
             ops->route(b->step, i), ops->experts(b->step, i);
         else
             ops->feed_dense(b->step, i);
+        for (int j = 0; d && j < d->tap_count; j++)
+            if (d->tap[j] == i) ops->draft_tap(b->step, j);
     }
+    if (d) ops->draft_context(b->step);
     ops->head(b->step);
     hy_error err = {0};
     check(ops->finish(b->step, &err), &err);

@@ -2,6 +2,8 @@
  * One sequence, one answer: on the cpu backend a row's results are the same bits whatever the other rows of the step,
  * the cut of a prompt into chunks, the number of threads, the instruction set's variant of the inner loops, and
  * whatever lies in the cache behind the end of a sequence.
+ *
+ * hayate-test: slow
  */
 #include "backend/random_model.h"
 

@@ -62,7 +62,7 @@ static void activation(void **state)
     float up[LANES] = {1, 2, 3, 7, 8, -8, -100, 1, 1, NAN, 1, 1, 6.99f, -7, -1, INFINITY};
     for (int v = 0; v < count; v++) {
         float y[LANES], s[LANES];
-        all[v]->swiglu(gate, up, 1, 1.702f, 7, y);
+        all[v]->swiglu(gate, up, 1, 1.702f, 7, 1, y);
         all[v]->sigmoid(gate, s);
         for (int n = 0; n < LANES; n++) {
             double g = gate[n] > 7 ? 7 : (double)gate[n], u = up[n] > 7 ? 7 : up[n] < -7 ? -7 : (double)up[n];

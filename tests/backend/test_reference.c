@@ -72,6 +72,50 @@ static void test_layout(void **state)
     cache_layout_free(&l);
 }
 
+/* The drafter's part: behind all others, [layer][head] of K and V. */
+static void test_draft_layout(void **state)
+{
+    (void)state;
+    ops_layer layers[60];
+    hy_error err = {0};
+    cache_layout bare, l;
+    ops_model m = released(layers, 60, 0);
+    check(cache_layout_make(&m, CACHE_NVFP4, CACHE_NVFP4, &bare, &err), &err);
+    assert_int_equal(bare.draft_offset, CACHE_NO_OFFSET);
+    assert_int_equal(bare.draft_layers + bare.draft_kv_heads + bare.draft_head_dim, 0);
+    assert_int_equal(bare.draft_head_bytes + bare.draft_v_data, 0);
+    const struct {
+        cache_format format;
+        size_t token; /* bytes */
+    } cases[] = {{CACHE_FP8, 5120}, {CACHE_BF16, 10240}, {CACHE_FP32, 20480}};
+    for (int i = 0; i < 3; i++) {
+        ops_drafter d = {.layers = 5, .kv_heads = 4, .head_dim = 128, .cache = cases[i].format};
+        m.drafter = &d;
+        check(cache_layout_make(&m, CACHE_NVFP4, CACHE_NVFP4, &l, &err), &err);
+        assert_int_equal(l.row_bytes, bare.row_bytes + 128 * cases[i].token);
+        assert_int_equal(l.draft_offset, bare.row_bytes); /* nothing else moves */
+        assert_memory_equal(l.main_offset, bare.main_offset, 60 * sizeof(size_t));
+        assert_memory_equal(l.index_offset, bare.index_offset, 60 * sizeof(size_t));
+        assert_int_equal(l.draft, cases[i].format);
+        assert_int_equal(l.draft_layers, 5);
+        assert_int_equal(l.draft_kv_heads, 4);
+        assert_int_equal(l.draft_head_dim, 128);
+        assert_int_equal(l.draft_v_data, 128 * cases[i].token / 40);
+        assert_int_equal(l.draft_head_bytes, 2 * l.draft_v_data);
+        cache_layout_free(&l);
+    }
+    ops_drafter odd = {.layers = 1, .kv_heads = 1, .head_dim = 6, .cache = CACHE_FP8};
+    m.drafter = &odd;
+    check(cache_layout_make(&m, CACHE_NVFP4, CACHE_NVFP4, &l, &err), &err);
+    assert_int_equal(l.row_bytes % 64, 0);
+    assert_in_range(l.row_bytes, l.draft_offset + 2 * 128 * 6, SIZE_MAX);
+    cache_layout_free(&l);
+    odd.cache = CACHE_NVFP4;
+    assert_int_equal(cache_layout_make(&m, CACHE_NVFP4, CACHE_NVFP4, &l, &err), HY_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "drafter"));
+    cache_layout_free(&bare);
+}
+
 static void test_format_names(void **state)
 {
     (void)state;
@@ -595,7 +639,7 @@ static void test_bad_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_layout), cmocka_unit_test(test_draft_layout),
         cmocka_unit_test(test_format_names),
         cmocka_unit_test(test_store),
         cmocka_unit_test(test_readback),

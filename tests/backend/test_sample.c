@@ -467,6 +467,54 @@ static void test_logprobs_ties_and_range(void **state)
     assert_true(fabs((double)out.top_logprobs[2] + log(sum)) < 2e-6);
 }
 
+/* More than an ops_sampled has room for: as sorting the whole row would have them, whatever the count. */
+static const float *sorted_row;
+
+static int by_place(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    if (sorted_row[x] != sorted_row[y]) return sorted_row[x] > sorted_row[y] ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+static void test_many_logprobs_are_sorted(void **state)
+{
+    (void)state;
+    enum { VOCAB = 1000 };
+    static float row[VOCAB];
+    static int32_t order[VOCAB];
+    static hy_logprob best[VOCAB];
+    int32_t there = 0;
+    uint32_t seed = 1;
+    for (int32_t i = 0; i < VOCAB; i++) {
+        seed = seed * 1664525 + 1013904223;
+        row[i] = (float)(seed >> 26) / 4 - 8; /* few values: many ties; zeros of both signs */
+        if (row[i] == 0 && i % 2) row[i] = -0.0f;
+        if (i % 17 == 3) row[i] = i % 2 ? NAN : -INFINITY;
+        if (row[i] > -INFINITY) order[there++] = i;
+    }
+    sorted_row = row;
+    qsort(order, (size_t)there, sizeof *order, by_place);
+    const int32_t counts[] = {21, 22, 64, 500, there - 1, there, there + 1, VOCAB};
+    for (size_t mode = 0; mode < 2; mode++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            ops_sample how = plain();
+            how.temperature = mode ? 0.7f : 0, how.logprobs = counts[c], how.best = best;
+            how.logprobs_mode = mode ? HY_RAW_LOGITS : HY_RAW_LOGPROBS;
+            memset(best, 0x77, sizeof best);
+            ops_sampled out = run(row, VOCAB, &how);
+            int32_t expected = counts[c] < there ? counts[c] : there;
+            assert_int_equal(out.top_count, expected);
+            for (int32_t i = 0; i < expected; i++) {
+                assert_int_equal(best[i].token, order[i]);
+                how.logprobs = 0, how.allowed = &order[i], how.allowed_count = 1;
+                float own = run(row, VOCAB, &how).logprob;
+                assert_memory_equal(&best[i].logprob, own == 0 ? &(float){0} : &own, sizeof own);
+            }
+            if (counts[c] < VOCAB) assert_int_equal(best[counts[c]].token, 0x77777777); /* nothing behind its room */
+        }
+}
+
 /* ---- The law -------------------------------------------------------------------------------------------------- */
 
 static void test_distribution(void **state)
@@ -526,6 +574,7 @@ int main(void)
         cmocka_unit_test(test_against_the_sorted_twin),
         cmocka_unit_test(test_logprobs_are_raw),
         cmocka_unit_test(test_logprobs_ties_and_range),
+        cmocka_unit_test(test_many_logprobs_are_sorted),
         cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_distribution_after_cuts),
     };

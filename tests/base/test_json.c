@@ -103,6 +103,54 @@ static void escapes(void **state)
     check_string("\xE2\x80\xA8", 3, "\"\xE2\x80\xA8\"");
 }
 
+/* Strings are looked at eight bytes at a time: every ASCII character at every place, among those next to the escaped.
+ */
+static void escapes_anywhere(void **state)
+{
+    (void)state;
+    enum { LENGTH = 19 };
+    const char beside[] = " !#[]~\x7F", short_names[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\";
+    for (size_t b = 0; b < sizeof beside - 1; b++) {
+        for (int c = 0; c < 0x80; c++) {
+            for (int at = 0; at < LENGTH; at++) {
+                char s[LENGTH], one[8] = {(char)c}, want[LENGTH + 10];
+                memset(s, beside[b], LENGTH);
+                s[at] = (char)c;
+                const char *name = c ? strchr(short_names, c) : NULL;
+                if (name)
+                    snprintf(one, sizeof one, "\\%c", letters[name - short_names]);
+                else if (c < 0x20)
+                    snprintf(one, sizeof one, "\\u%04x", (unsigned)c);
+                snprintf(want, sizeof want, "\"%.*s%s%.*s\"", at, s, one, LENGTH - 1 - at, s + at + 1);
+                check_string(s, LENGTH, want);
+            }
+        }
+    }
+}
+
+/* Short plain keys are written in one piece; the others must look the same. */
+static void keys_of_all_lengths(void **state)
+{
+    (void)state;
+    for (size_t length = 0; length < 80; length++) {
+        for (int escaped = 0; escaped < 2; escaped++) {
+            char key[81], want[200], as[84];
+            memset(key, 'k', length), memset(as, 'k', length);
+            key[length] = as[length] = 0;
+            if (escaped && length) key[length - 1] = '\n', strcpy(as + length - 1, "\\n");
+            buffer b = {0};
+            json_writer w = {.out = &b};
+            writer_object(&w);
+            writer_key(&w, key), writer_null(&w);
+            writer_key(&w, key), writer_array(&w), writer_end(&w);
+            writer_end(&w);
+            snprintf(want, sizeof want, "{\"%s\":null,\"%s\":[]}", as, as);
+            assert_string_equal(b.data, want);
+            buffer_free(&b);
+        }
+    }
+}
+
 #define REPLACED "\xEF\xBF\xBD"
 
 static void wrong_utf8(void **state)
@@ -205,8 +253,10 @@ static void other_decimal_point(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(structure), cmocka_unit_test(escapes),          cmocka_unit_test(wrong_utf8),
-        cmocka_unit_test(numbers),   cmocka_unit_test(shortest_numbers), cmocka_unit_test(other_decimal_point),
+        cmocka_unit_test(structure),        cmocka_unit_test(escapes),
+        cmocka_unit_test(escapes_anywhere), cmocka_unit_test(keys_of_all_lengths),
+        cmocka_unit_test(wrong_utf8),       cmocka_unit_test(numbers),
+        cmocka_unit_test(shortest_numbers), cmocka_unit_test(other_decimal_point),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

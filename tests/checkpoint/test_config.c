@@ -471,7 +471,7 @@ static void drafter(void **state)
     assert_memory_equal(&d, &back, sizeof d);
 
     static const change list[] = {
-        {"architectures", "[\"Qwen3DSparkModel\"]", "\"Qwen3DSparkModel\" is not supported"},
+        {"architectures", "[\"Gemma4DSparkModel\"]", "\"Gemma4DSparkModel\" is not supported"},
         {T "dspark_target_layer_ids", "[]", "lists 0 layers"},
         {T "dspark_target_layer_ids", "[3,2]", "ascending"},
         {T "dspark_target_layer_ids", "[-1,2]", "ascending"},

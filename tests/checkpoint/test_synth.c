@@ -101,6 +101,52 @@ static void a_seed_decides_every_byte(void **state)
     checkpoint_close(other);
 }
 
+static bool stop_at_once(void *user, const char *what, uint64_t done, uint64_t total, const char *unit)
+{
+    (void)what, (void)unit;
+    *(uint64_t *)user = total;
+    return done > total; /* never */
+}
+
+/* Weights of memory are those that a file would hold, also where there are no files at all. */
+static void dummies_are_the_same(void **state)
+{
+    (void)state;
+    static const layout_scheme schemes[] = {SCHEME_M31, SCHEME_MXFP8, SCHEME_BF16};
+    config c = small();
+    hy_error err = {0};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        char name[16], file[96], command[400];
+        checkpoint *made = NULL, *again = NULL;
+        snprintf(name, sizeof name, "dummy%zu", i);
+        checkpoint *written = write_and_open(&c, name, &(synth_options){.scheme = schemes[i], .seed = 9});
+        snprintf(file, sizeof file, "%s/alone%zu", work, i);
+        snprintf(command, sizeof command, "mkdir %s && cp %s/config.json %s", file, path(name), file);
+        assert_int_equal(system(command), 0);
+        dummy_options o = {.seed = 9, .copies = 1};
+        if (checkpoint_open_dummy(file, &o, &made, &err) != HY_OK) fail_msg("%s", err.message);
+        assert_int_equal(differences(written, made, false), 0);
+        weight_file map = checkpoint_shard_file(made, 0, false);
+        assert_true(file_exists(map.path) && map.bytes > 0);
+        o.seed = 10;
+        assert_int_equal(checkpoint_open_dummy(path(name), &o, &again, &err), HY_OK); /* weights that are there are not read */
+        assert_true(differences(written, again, false) > 100000);
+        assert_null(checkpoint_draft(again));
+        checkpoint_close(again), checkpoint_close(made), checkpoint_close(written);
+        
+    }
+    checkpoint *none = NULL;
+    uint64_t total = 0;
+    dummy_options o = {.copies = 1 << 30};
+    assert_int_equal(checkpoint_open_dummy(path("alone0"), &o, &none, &err), HY_NO_FIT);
+    assert_non_null(strstr(err.message, "are needed and"));
+    o.copies = 1, o.on_progress = stop_at_once, o.user = &total;
+    assert_int_equal(checkpoint_open_dummy(path("alone0"), &o, &none, &err), HY_CANCELLED);
+    assert_int_equal(total, layout_count(&c, SCHEME_M31).bytes);
+    assert_int_equal(checkpoint_open_dummy("/nowhere", &o, &none, &err), HY_BAD_MODEL);
+    assert_null(none);
+}
+
 /* The tensors are those of the layout, in its order. */
 typedef struct order {
     const checkpoint *c;
@@ -262,13 +308,6 @@ static void holes_have_size_but_no_data(void **state)
     checkpoint_close(k);
 }
 
-static bool stop_at_once(void *user, const char *what, uint64_t done, uint64_t total, const char *unit)
-{
-    (void)what, (void)unit;
-    *(uint64_t *)user = total;
-    return done > total; /* never */
-}
-
 static void failures_leave_nothing(void **state)
 {
     (void)state;
@@ -326,7 +365,7 @@ static void wrong_places_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_seed_decides_every_byte),       cmocka_unit_test(files_follow_the_layout),
+        cmocka_unit_test(a_seed_decides_every_byte), cmocka_unit_test(dummies_are_the_same),       cmocka_unit_test(files_follow_the_layout),
         cmocka_unit_test(values_are_sane_in_every_scheme), cmocka_unit_test(codes_are_legal),
         cmocka_unit_test(holes_have_size_but_no_data),     cmocka_unit_test(failures_leave_nothing),
         cmocka_unit_test(wrong_places_are_refused),

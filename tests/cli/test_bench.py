@@ -10,6 +10,7 @@ hayate-test: slow
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,41 @@ class Steps(unittest.TestCase):
         _, err = bench("memory", "--runs", "1", "--threads", "1", "--read-buffer", "2MiB")
         if "last-level cache" in err:
             self.assertEqual(err.count("\n"), 1)
+
+
+class Engine(unittest.TestCase):
+    FLAGS = ("engine", MODEL, "--runs", "2", "--tokens", "8")
+
+    def test_rows(self):
+        out = json.loads(bench(*self.FLAGS, "--batch", "1,5", "--context", "16,300", "--json")[0])
+        self.assertEqual((out["bench"], out["runs"], out["tokens"], out["temperature"]), ("engine", 2, 8, 0))
+        self.assertEqual([(r["context"], r["batch"]) for r in out["rows"]], [(16, 1), (16, 5), (300, 1), (300, 5)])
+        for row in out["rows"]:
+            self.assertGreater(row["tokens_per_second"], 0)
+            self.assertGreater(row["ratio"], 0, row)  # what it is says the machine, which others use
+            self.assertTrue(row["ratio_lowest"] <= row["ratio"] <= row["ratio_highest"])
+            for part in ("plan", "hand_out", "forward", "sample", "wait"):
+                self.assertTrue(0 <= row[part + "_seconds"] < 1, row)
+
+    def test_prompts_beyond_a_step(self):
+        """While the later prompts are computed the first requests decode, and none may end before the window."""
+        flags = ("--batch", "6", "--context", "700", "--temperature", "1", "--threads", "1")
+        out, err = bench(*self.FLAGS, *flags)
+        self.assertEqual(err, "")
+        for text in ("machine: ", "model: ", "engine: 1 thread, medians of 2 runs, 8 steps each, temperature 1; the ratio is",
+                     "context 700, batch 6: ", "by the model alone", "planning", "handing out"):
+            self.assertIn(text, out)
+        ratio, low, high = map(float, re.search(r"ratio ([\d.]+) % \(([\d.]+) to ([\d.]+)\)", out).groups())
+        self.assertTrue(low <= ratio <= high)
+        if abs(high - low - 20) > 0.2:  # as printed
+            self.assertEqual("the machine was not steady" in out, high - low > 20)
+
+    def test_refused(self):
+        for flags in (("--tokens", "0"), ("--runs", "0"), ("--batch", "0"), ("--context", "0"), ("--temperature", "3"),
+                      ("--context", "16M"), ("--backend", "abacus")):
+            self.assertNotEqual(bench("engine", MODEL, *flags, code=2)[1], "")
+        bench("engine", code=2)
+        bench("engine", "/nowhere", code=3)
 
 
 class Against(unittest.TestCase):
@@ -254,6 +290,21 @@ class Kernels(unittest.TestCase):
         self.assertEqual(expert["operations"], 2 * 3 * top * hidden * width)
         self.assertEqual(expert["bytes"], top * 3 * (hidden * width * 9 // 16 + 4))
         self.assertEqual(rows["experts W4A4", 1]["error"] > rows["experts W4A16", 1]["error"], True)
+        # The drafter's part, with the sizes of the release: 5 layers, 5 taps, 7 rows, a window of 4,096.
+        q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
+        fc, context = 5 * hidden * hidden, 2 * 5 * kv * hidden
+        for batch in (1, 3):
+            row = rows["draft_context bf16 MXFP8", batch]
+            self.assertEqual(row["operations"], 2 * (fc + context) * batch)
+            self.assertEqual(row["bytes"], 2 * fc + context * 33 // 32)
+            self.assertGreater(row["bound_fraction"], 0)
+        draft, dense = rows["draft attention fp8", 7], rows["attend dense fp8", 7]
+        self.assertEqual(draft["context"], dense["context"])
+        self.assertEqual(draft["operations"], 4 * q * sum(4095 - k for k in range(7)))
+        self.assertEqual(draft["bytes"], 2 * kv * 4095)
+        self.assertAlmostEqual(draft["operations"] / dense["operations"], 1, delta=0.01)
+        self.assertAlmostEqual(draft["bytes"] / dense["bytes"], 1, delta=0.01)
+        self.assertGreater(draft["bound_fraction"], 0)
         columns = [name for name, _ in rows if name.startswith("index_score")]
         self.assertEqual(len(columns), 2)
         self.assertIn(("sample greedy", 1), rows)
@@ -273,14 +324,14 @@ class Kernels(unittest.TestCase):
             out, err = bench("kernels", str(short), "--rows", "1,16", "--index-context", "64K", "--json", *SMALL)
         self.assertIn("context 16368 instead of 16384", err)
         self.assertIn("index context 16380 instead of 65536", err)
-        self.assertEqual({r["context"] for r in json.loads(out)["rows"]}, {0, 16368, 16380})
+        self.assertEqual({r["context"] for r in json.loads(out)["rows"]}, {0, 16368, 16380, 4096})  # the last: the drafter's
         out, err = bench("kernels", MODEL, "--rows", "1", "--context", "4K", "--index-context", "0", "--json", *SMALL)
         self.assertEqual(without_warning(err), "")
         self.assertEqual({r["context"] for r in json.loads(out)["rows"]}, {0, 4096})
 
     def test_default_rows(self):
         out = json.loads(bench("kernels", MODEL, "--index-context", "0", "--json", *SMALL)[0])
-        self.assertEqual({r["batch"] for r in out["rows"]}, {1, 4, 16, 64, 256})
+        self.assertEqual({r["batch"] for r in out["rows"]}, {1, 4, 7, 8, 16, 64, 256})  # 7: a block of drafts
 
     def test_refused(self):
         self.assertIn("1,16", bench("kernels", MODEL, "--rows", "0", code=2)[1])
@@ -323,7 +374,7 @@ class Refused(unittest.TestCase):
 
     def test_help(self):
         for args in (("--help",), ("memory", "--help"), ("kernels", "--help"), ("decode", "--help"),
-                     ("prefill", "--help")):
+                     ("prefill", "--help"), ("engine", "--help")):
             self.assertIn("usage: hayate bench", bench(*args)[0])
 
     def test_ctrl_c_in_a_long_step(self):

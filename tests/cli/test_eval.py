@@ -1,3 +1,4 @@
+# hayate-test: slow
 """hayate eval as people run it: flags that are wrong, sets of few tasks on the bundled model, tables, JSON, several ways."""
 import json
 import pathlib
@@ -108,6 +109,24 @@ def check_seeds():
     assert first != scores(*few, 1, "--seed", 1)
 
 
+def asked(model, seed):
+    """What the sets that print their answers ask with a seed, by set."""
+    sets = ("arithmetic", "synthaime", "retrieval", "tools", "form", "talk")
+    r = run(model, *sets, "--count", 1, "--threads", 1, "--seed", seed, "--show", "all")
+    assert r.returncode == 0, r
+    lines = [line[1:].split("] ", 1) for line in r.stdout.splitlines() if line.startswith("[")]
+    return {s: {text for head, text in lines if head.startswith(s + ", ")} for s in sets}
+
+
+def check_tasks_of_seeds(model):
+    """A seed changes the tasks of every set, and 0 has the ones that a score of SynthAIME-30 is about."""
+    first, second = asked(model, 0), asked(model, 1)
+    for name, questions in first.items():
+        assert questions and second[name] and questions != second[name], (name, questions)
+    known = "x = 30. j = x + 2. q = j * 3. w = q + 57. g = q - 53. t = g - 24. Compute t. (mod 1000)"
+    assert known in first["synthaime"] and known not in second["synthaime"], (first, second)
+
+
 def check_tables():
     few = (NANO, "arithmetic", "perplexity", "--count", 1, "--threads", 1)
     r = run(*few, "--kv-cache-dtype", "fp8,nvfp4", "--readback", "exact,e4m3", "--show", "all")
@@ -130,7 +149,9 @@ def main():
         check_random_model(model)
         sanitized = b"__asan_init" in pathlib.Path(HAYATE).read_bytes() # minutes, and hardly another line of the program
         if NANO.exists() and not sanitized:
-            check_ways(shorter(pathlib.Path(folder) / "nano"))
+            short = shorter(pathlib.Path(folder) / "nano")
+            check_ways(short)
+            check_tasks_of_seeds(short)
             check_seeds()
             check_tables()
     print("fine")

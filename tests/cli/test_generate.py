@@ -111,6 +111,7 @@ class WithoutTokenizer(Base):
         self.refused(2, "give one prompt", "generate", BARE)
         self.refused(2, "give one prompt", "generate", BARE, "text", "--input-ids", 1)
         self.refused(2, "name the folder", "generate")
+        self.refused(2, "--kv-offload-disk, which was not given", "generate", BARE, "--input-ids", 1, "--kv-offload-disk-size", "1G")
         self.refused(2, "--system is for --chat", "generate", BARE, "x", "--system", "y")
         self.refused(2, "--thinking-mode is enabled", "generate", BARE, "x", "--chat", "--thinking-mode", "deep")
         self.refused(4, "ask for at most 8191", "generate", BARE, "--input-ids", 1, "--max-tokens", 9000)
@@ -251,7 +252,7 @@ class Tokenize(Base):
         self.refused(2, "outside 0 .. 506", "tokenize", self.model, "--decode", "507")
         self.refused(2, "give one text", "tokenize", self.model)
         self.refused(2, "give one text", "tokenize", self.model, "x", "--decode", "1")
-        self.refused(1, "", "tokenize", "/nowhere", "x")
+        self.refused(3, "", "tokenize", "/nowhere", "x")
 
 
 if __name__ == "__main__":

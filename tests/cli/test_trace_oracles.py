@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# hayate-test: slow
 """`hayate trace` as a user runs it: the six text oracles within their bounds, replay, ids from a file, and bad input.
 
     test_trace_oracles.py HAYATE

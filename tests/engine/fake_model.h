@@ -4,6 +4,9 @@
  * order changes the answer; the batch cannot.
  *
  * It can also be told what to say (`script`), to damage logits, and to fail a step.
+ *
+ * Its drafter knows the tokens that are in the cache and guesses the next ones as the network would pick them, with no regard to
+ * masks and penalties, and every so often something else (`wrong`).
  */
 #ifndef TEST_FAKE_MODEL_H
 #define TEST_FAKE_MODEL_H
@@ -28,6 +31,8 @@ static struct fake {
     atomic_int most_rows;  /* of a step, as seen */
     atomic_int bad_rows;   /* rows that broke the contract */
     atomic_int delay_us;   /* a step takes this long */
+    int wrong;             /* every so many a draft is wrong, by its position; 0: none */
+    atomic_int most_drafts; /* of a step, as seen */
 } fake = {.nan_after = -1};
 
 struct ops_cache {
@@ -61,6 +66,21 @@ static void fake_cache_close(ops_cache *c)
     free(c);
 }
 
+static void fake_cache_read(ops_cache *c, int32_t block, size_t offset, size_t bytes, void *out)
+{
+    memcpy(out, (const uint8_t *)(c->token + (int64_t)block * CACHE_BLOCK) + offset, bytes);
+}
+
+static void fake_cache_write(ops_cache *c, int32_t block, size_t offset, size_t bytes, const void *in)
+{
+    memcpy((uint8_t *)(c->token + (int64_t)block * CACHE_BLOCK) + offset, in, bytes);
+}
+
+static void fake_cache_copy(ops_cache *c, int32_t from, int32_t to)
+{
+    memcpy(c->token + (int64_t)to * CACHE_BLOCK, c->token + (int64_t)from * CACHE_BLOCK, CACHE_BLOCK * sizeof *c->token);
+}
+
 static hy_status fake_step_open(ops_backend *b, const ops_limits *limits, ops_step **out, hy_error *err)
 {
     (void)b, (void)err;
@@ -87,7 +107,11 @@ static void fake_check(const ops_step *s, const ops_rows *r)
     if (r->count > atomic_load(&fake.most_rows)) atomic_store(&fake.most_rows, r->count);
     for (int32_t i = 0; i < r->count; i++) {
         bool bad = r->sequence[i] < 0 || r->sequence[i] >= r->sequences || r->position[i] >= s->limits.positions ||
-                   r->slot[i] < 0 || r->slot[i] >= (int64_t)s->cache->blocks * CACHE_BLOCK;
+                   r->slot[i] >= (int64_t)s->cache->blocks * CACHE_BLOCK;
+        /* A row that is not written is there already. */
+        const int32_t *table = r->block_table + (int64_t)r->sequence[i] * r->block_table_stride;
+        int64_t own = (int64_t)table[r->position[i] / CACHE_BLOCK] * CACHE_BLOCK + r->position[i] % CACHE_BLOCK;
+        bad |= r->slot[i] < 0 ? s->cache->token[own] != r->token[i] : r->slot[i] != own;
         for (int32_t j = 0; j < i; j++)
             bad |= r->sequence[j] == r->sequence[i] && j != i - 1 && r->sequence[i - 1] != r->sequence[i];
         if (i > 0 && r->sequence[i - 1] == r->sequence[i]) bad |= r->position[i] != r->position[i - 1] + 1;
@@ -105,7 +129,8 @@ static void fake_begin(ops_step *s, ops_cache *cache, const ops_rows *rows)
 
 static void fake_embed(ops_step *s)
 {
-    for (int32_t i = 0; i < s->rows->count; i++) s->cache->token[s->rows->slot[i]] = s->rows->token[i];
+    for (int32_t i = 0; i < s->rows->count; i++)
+        if (s->rows->slot[i] >= 0) s->cache->token[s->rows->slot[i]] = s->rows->token[i];
 }
 
 static void fake_logits(const ops_step *s, int32_t row, float *out)
@@ -141,6 +166,64 @@ static void fake_sample(ops_step *s, const ops_sample *rows, int32_t count, ops_
         sample_row(s->logits + (int64_t)rows[i].logit_row * FAKE_VOCAB, FAKE_VOCAB, &rows[i], s->scratch, &out[i]);
 }
 
+static void fake_verify(ops_step *s, const ops_verify *v, int32_t count)
+{
+    int drafts = 0;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t n = 0;
+        drafts += v[i].drafts;
+        do {
+            fake_sample(s, &v[i].row[n], 1, &v[i].out[n]);
+            n++;
+        } while (n <= v[i].drafts && v[i].out[n - 1].id >= 0 && v[i].out[n - 1].id == v[i].draft[n - 1]);
+        *v[i].count = n;
+    }
+    if (drafts > atomic_load(&fake.most_drafts)) atomic_store(&fake.most_drafts, drafts);
+}
+
+/* The network's hash of a sequence goes on behind what is in the cache. */
+static void fake_draft(ops_step *s, const ops_draft *d, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t *table = s->rows->block_table + (int64_t)d[i].sequence * s->rows->block_table_stride;
+        int32_t anchor = d[i].position + *d[i].after_count - 1, n = 0;
+        uint32_t hash = 2166136261u;
+        float logits[FAKE_VOCAB];
+        *d[i].count = 0;
+        if (d[i].after[*d[i].after_count - 1].id < 0) continue;
+        for (int32_t p = 0; p < anchor; p++) {
+            int32_t token = s->cache->token[table[p / CACHE_BLOCK] * CACHE_BLOCK + p % CACHE_BLOCK];
+            hash = (hash ^ (uint32_t)token) * 16777619u;
+        }
+        hash = (hash ^ (uint32_t)d[i].after[*d[i].after_count - 1].id) * 16777619u;
+        for (int32_t at = anchor + 1; n < d[i].rows && at < d[i].end; at++, n++) {
+            uint32_t h = hash;
+            for (int32_t k = 0; k < FAKE_VOCAB; k++) {
+                h = h * 1664525u + 1013904223u;
+                logits[k] = k < FAKE_IDS ? (float)(h >> 8) * 0x1p-22f : -50;
+            }
+            if (fake.script && at - 1 < fake.script_count) logits[fake.script[at - 1]] = 50;
+            ops_sample how = {.position = (uint32_t)at, .seed = d[i].seed, .choice = d[i].choice, .temperature = d[i].temperature,
+                              .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
+            ops_sampled out;
+            sample_row(logits, FAKE_VOCAB, &how, s->scratch, &out);
+            d[i].draft[n] = fake.wrong && at % fake.wrong == 0 ? (out.id + 1) % FAKE_IDS : out.id;
+            hash = (hash ^ (uint32_t)d[i].draft[n]) * 16777619u;
+        }
+        *d[i].count = n;
+    }
+}
+
+static void fake_nothing(ops_step *s)
+{
+    (void)s;
+}
+
+static void fake_tap(ops_step *s, int tap)
+{
+    (void)s, (void)tap;
+}
+
 static hy_status fake_finish(ops_step *s, hy_error *err)
 {
     (void)s;
@@ -155,6 +238,9 @@ static const hy_ops fake_ops = {
     .name = "fake",
     .cache_open = fake_cache_open,
     .cache_close = fake_cache_close,
+    .cache_read = fake_cache_read,
+    .cache_write = fake_cache_write,
+    .cache_copy = fake_cache_copy,
     .step_open = fake_step_open,
     .step_close = fake_step_close,
     .begin = fake_begin,
@@ -162,7 +248,13 @@ static const hy_ops fake_ops = {
     .embed = fake_embed,
     .head = fake_head,
     .sample = fake_sample,
+    .verify = fake_verify,
+    .draft_tap = fake_tap,
+    .draft_context = fake_nothing,
+    .draft = fake_draft,
 };
+
+static ops_drafter fake_drafter = {.block = 8, .window = 64};
 
 /* With `text`: a tokenizer of 256 single bytes, id = byte. Rows 256 .. 299 of the vocabulary are then padding. */
 static hy_model *fake_model_open(bool text)
@@ -171,6 +263,7 @@ static hy_model *fake_model_open(bool text)
     m->ops = &fake_ops;
     m->backend = (ops_backend *)m;
     m->weights.shape.vocab = FAKE_VOCAB;
+    m->weights.shape.drafter = &fake_drafter;
     m->weights.shape.max_positions = m->max_len = FAKE_MAX_LEN;
     m->layout.row_bytes = CACHE_BLOCK * sizeof(int32_t);
     m->generation =

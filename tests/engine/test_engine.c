@@ -159,7 +159,7 @@ static void test_parameters_out_of_range(void **state)
     REFUSED(max_tokens, -1, "max_tokens");
     REFUSED(min_tokens, -1, "min_tokens");
     REFUSED(min_tokens, 4, "min_tokens must be at most max_tokens, which is 3, not 4");
-    REFUSED(logprobs, 21, "logprobs");
+    REFUSED(logprobs, FAKE_VOCAB + 1, "logprobs");
     REFUSED(logprobs, -2, "logprobs");
 #undef REFUSED
     const char *empty[] = {"x", ""};
@@ -223,6 +223,63 @@ static void test_prompts_that_cannot_be_served(void **state)
     struct seen seen = {0};
     assert_int_equal(answer(e, o, &seen), HY_OK);
     assert_int_equal(seen.count, 6);
+    /* What is usual gives way to what fits, and to what is asked for. */
+    const int32_t usual[][4] = {
+        {4, 250, 0, 4}, {1000, 250, 0, 6}, {INT32_MAX, 253, 0, 3}, {4, 250, 5, 5}, {0, 250, 0, 6}};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        memset(&seen, 0, sizeof seen);
+        o.usual_tokens = usual[i][0], o.prompt_count = (size_t)usual[i][1], o.sampling.max_tokens = usual[i][2];
+        assert_int_equal(answer(e, o, &seen), HY_OK);
+        assert_int_equal(seen.count, usual[i][3]);
+        assert_int_equal(seen.finish, HY_FINISH_LENGTH);
+    }
+    o.usual_tokens = 4, o.sampling.max_tokens = 0, o.sampling.min_tokens = 5;
+    refused(e, &o, HY_BAD_INPUT, "min_tokens must be at most 4");
+    o.usual_tokens = -1, o.sampling.min_tokens = 0;
+    refused(e, &o, HY_BAD_INPUT, "usual_tokens must be 0 or more");
+    hy_engine_close(e);
+    fake_model_close(m);
+}
+
+/* Tokens of the shortest beginning that ends with one pattern `times` in a row; `count`: there is none. */
+static int32_t first_repetition(const int32_t *text, int32_t count, int32_t least, int32_t most, int32_t times)
+{
+    for (int32_t n = 1; n <= count; n++)
+        for (int32_t size = least; size <= most && size * times <= n; size++) {
+            int32_t same = 0;
+            while (same < size * (times - 1) && text[n - 1 - same] == text[n - 1 - same - size]) same++;
+            if (same == size * (times - 1)) return n;
+        }
+    return count;
+}
+
+/* Scripts of two letters in pieces that repeat, against a search that looks at everything anew. */
+static void test_repetitions(void **state)
+{
+    (void)state;
+    hy_model *m = fake_model_open(false);
+    hy_engine *e = open_engine(m, (hy_engine_options){0});
+    int32_t script[120], found = 0;
+    uint32_t random = 7;
+    for (int round = 0; round < 60; round++) {
+        int32_t period = 1;
+        for (int32_t i = 0; i < 120; i++) {
+            random = random * 1664525 + 1013904223;
+            if (random >> 28 == 0) period = 1 + (int32_t)(random >> 20 & 7);
+            script[i] = i >= period && random >> 26 > 9 ? script[i - period] : 66 + (int32_t)(random >> 19 & 1);
+        }
+        int32_t least = 1 + round % 5, most = least + round % 4, times = 2 + round % 7;
+        int32_t n = first_repetition(script, 120, least, most, times);
+        hy_request_options o = scripted(m, script, 120);
+        o.sampling.max_tokens = 120;
+        o.sampling.repeat_least = least, o.sampling.repeat_most = most, o.sampling.repeat_count = times;
+        struct seen seen = {0};
+        assert_int_equal(answer(e, o, &seen), HY_OK);
+        assert_int_equal(seen.count, n);
+        if (n < 120) assert_int_equal(seen.finish, HY_FINISH_REPETITION);
+        found += n < 120;
+    }
+    assert_in_range(found, 20, 58); /* both kinds were there */
     hy_engine_close(e);
     fake_model_close(m);
 }
@@ -431,6 +488,70 @@ static void test_logprobs(void **state)
     fake_model_close(m);
 }
 
+/* Every token's own, the twenty best and the best of the whole vocabulary, in one pile. */
+typedef struct pile {
+    size_t tokens, each;
+    hy_logprob place[8][1 + FAKE_VOCAB];
+} pile;
+
+static bool pile_up(void *user, const hy_event *e)
+{
+    pile *p = user;
+    assert_int_equal(e->logprobs_per_token, p->each);
+    for (size_t i = 0; i < e->id_count; i++)
+        memcpy(p->place[p->tokens++], e->logprobs + i * p->each, p->each * sizeof **p->place);
+    return true;
+}
+
+/* More than twenty have their own memory: they begin with the twenty, of answers and of prompts. */
+static void test_many_logprobs(void **state)
+{
+    (void)state;
+    hy_model *m = fake_model_open(false);
+    hy_engine *e = open_engine(m, (hy_engine_options){0});
+    static const int32_t ids[] = {5, 6, 7, 8, 9, 10};
+    static pile few, many;
+    const int32_t counts[] = {20, 21, FAKE_VOCAB};
+    for (int c = 0; c < 3; c++) {
+        pile *p = c == 0 ? &few : &many;
+        *p = (pile){.each = 1 + (size_t)counts[c]};
+        hy_request_options o = hy_request_defaults(m);
+        o.prompt_ids = ids, o.prompt_count = 6, o.on_event = pile_up, o.user = p;
+        o.sampling.seed = 3, o.sampling.max_tokens = 8, o.sampling.logprobs = counts[c], o.sampling.ignore_eos = true;
+        o.sampling.score_prompt = true, o.sampling.prompt_logprobs = counts[c];
+        hy_request *r = submit(e, &o);
+        assert_int_equal(hy_request_wait(r), HY_OK);
+        assert_int_equal(p->tokens, 8);
+        hy_result result;
+        hy_request_result(r, &result);
+        assert_int_equal(result.prompt_logprobs_per_token, p->each);
+        static hy_logprob prompt[5][21];
+        for (size_t i = 0; i < 5; i++) {
+            const hy_logprob *of = result.prompt_logprobs + i * p->each;
+            assert_int_equal(of[0].token, ids[i + 1]);
+            if (c == 0) memcpy(prompt[i], of, sizeof prompt[i]);
+            assert_memory_equal(prompt[i], of, sizeof prompt[i]);
+            for (size_t k = 2; k < p->each; k++) assert_true(of[k].logprob <= of[k - 1].logprob);
+        }
+        for (size_t i = 0; i < 8; i++) {
+            assert_memory_equal(few.place[i], p->place[i], 21 * sizeof **p->place);
+            for (size_t k = 2; k < p->each; k++) assert_true(p->place[i][k].logprob <= p->place[i][k - 1].logprob);
+        }
+        hy_request_close(r);
+    }
+    hy_request_options o = hy_request_defaults(m);
+    o.prompt_ids = ids, o.prompt_count = 6, o.sampling.logprobs = FAKE_VOCAB + 1;
+    hy_error err;
+    hy_request *r = NULL;
+    assert_int_equal(hy_engine_submit(e, &o, &r, &err), HY_BAD_INPUT);
+    assert_string_equal(err.where, "logprobs");
+    o.sampling.logprobs = -1, o.sampling.score_prompt = true, o.sampling.prompt_logprobs = FAKE_VOCAB + 1;
+    assert_int_equal(hy_engine_submit(e, &o, &r, &err), HY_BAD_INPUT);
+    assert_string_equal(err.where, "prompt_logprobs");
+    hy_engine_close(e);
+    fake_model_close(m);
+}
+
 static void test_seeds(void **state)
 {
     (void)state;
@@ -581,7 +702,7 @@ static void test_a_full_queue(void **state)
     hy_error err = {0};
     while (taken < 8 && hy_engine_submit(e, &o, &r[taken], &err) == HY_OK) taken++;
     assert_in_range(taken, 2, 3); /* one may run already */
-    assert_int_equal(err.status, HY_FAILED);
+    assert_int_equal(err.status, HY_BUSY);
     assert_non_null(strstr(err.message, "the queue is full: 2 requests wait"));
     for (int i = 0; i < taken; i++) hy_request_close(r[i]);
     hy_engine_close(e);
@@ -759,8 +880,10 @@ int main(void)
         cmocka_unit_test_setup(test_without_a_tokenizer, per_test),
         cmocka_unit_test_setup(test_padding_is_never_sampled, per_test),
         cmocka_unit_test_setup(test_logprobs, per_test),
+        cmocka_unit_test_setup(test_many_logprobs, per_test),
         cmocka_unit_test_setup(test_seeds, per_test),
         cmocka_unit_test_setup(test_cancel, per_test),
+        cmocka_unit_test_setup(test_repetitions, per_test),
         cmocka_unit_test_setup(test_a_bad_row_fails_its_request_alone, per_test),
         cmocka_unit_test_setup(test_a_failed_step, per_test),
         cmocka_unit_test_setup(test_a_full_queue, per_test),

@@ -28,7 +28,7 @@ function(mutant name file from to)
   add_dependencies(test_model_mutations mutant_${name})
 endfunction()
 
-mutant(norm_gain norm_rotary.c "(1 + gain[i])" "gain[i]")
+mutant(norm_gain norm_rotary.c "rms_norm(x, gain, 1, n, eps, out)" "rms_norm(x, gain, 0, n, eps, out)")
 mutant(rotary_pairs norm_rotary.c
 [[        float a = x[j], b = x[j + half];
         x[j] = a * cosine[j] - b * sine[j];

@@ -1,4 +1,8 @@
-/* However a prompt is cut into steps, and with however many threads: the same logits, to the bit, on every backend. */
+/*
+ * However a prompt is cut into steps, and with however many threads: the same logits, to the bit, on every backend.
+ *
+ * hayate-test: slow
+ */
 #include "model/trace.h"
 
 #include <setjmp.h>

@@ -1,6 +1,8 @@
 /*
  * What the comparison with the oracles is worth: every mutant of the reference backend (mutations.cmake) must fail it,
  * while the reference itself passes on the same tokens.
+ *
+ * hayate-test: slow
  */
 #include <setjmp.h>
 #include <stdarg.h>

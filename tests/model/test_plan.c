@@ -294,11 +294,36 @@ static void streamed(void **state)
     assert_int_equal(plan_compute(&m.in, &m.out, &err), HY_USAGE);
 }
 
+/* With its drafter: 2 GB of weights that stay, its rows in the cache, its tensors in a step. */
+static void streamed_with_drafter(void **state)
+{
+    (void)state;
+    machine m;
+    four_gpus(&m, "m3.1-flash");
+    m.in.parallel = PLAN_SINGLE, m.in.ranks = 1, m.in.stream = true, m.in.drafter = NULL;
+    m.in.memory = 32 * GB, m.in.utilisation = 1, m.in.max_model_len = 16384, m.in.program = 10000000;
+    compute(&m);
+    plan_result bare = m.out;
+    draft_config d = config_drafter(m.in.model);
+    m.in.drafter = &d, m.in.draft = CACHE_FP8;
+    compute(&m);
+    assert_int_equal(m.out.draft_bytes_per_token, 5120);
+    assert_int_equal(m.out.rank_cache_bytes, bare.rank_cache_bytes + 16384 * 5120);
+    assert_int_equal(m.out.drafter_bytes, 2301852674);
+    assert_true(m.out.rank_weight_bytes > bare.rank_weight_bytes + 2100000000);
+    assert_true(m.out.rank_weight_bytes < bare.rank_weight_bytes + 4100000000);
+    assert_true(m.out.workspace_bytes > bare.workspace_bytes);
+    m.in.draft = CACHE_NVFP4;
+    hy_error err = {0};
+    assert_int_equal(plan_compute(&m.in, &m.out, &err), HY_USAGE);
+    assert_non_null(strstr(err.message, "drafter"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_of_a_token),
-        cmocka_unit_test(streamed),
+        cmocka_unit_test(streamed), cmocka_unit_test(streamed_with_drafter),
         cmocka_unit_test(weights_under_dep),
         cmocka_unit_test(sequences_follow_from_bytes),
         cmocka_unit_test(announced_figures),

@@ -125,6 +125,20 @@ class ChatTest(unittest.TestCase):
             t.join()
         self.assertEqual(results, [one] * 6)
 
+    def test_any_seed_of_64_bits(self):
+        """Clients draw them from all of int64: each is one of its own, -1 is none."""
+        answers = {}
+        for seed in (-2**63, -2, 0, 2**62, 2**63 - 1):
+            for _ in range(2):
+                status, a = self.server.chat(temperature=2.0, seed=seed, max_tokens=24, ignore_eos=True)
+                self.assertEqual(status, 200, a)
+                answers.setdefault(seed, []).append(a["choices"][0]["message"])
+        self.assertTrue(all(one == again for one, again in answers.values()))
+        self.assertEqual(len({json.dumps(one) for one, _ in answers.values()}), len(answers))
+        status, r = self.server.call("POST", "/v1/chat/completions/render", {"messages": [{"role": "user", "content": "x"}], "seed": -2})
+        self.assertEqual((status, r["sampling_params"]["seed"]), (200, -2))
+        self.assertEqual(self.server.chat(seed=2**63)[0], 400)
+
     def test_logprobs(self):
         _, a = self.server.chat(logprobs=True, top_logprobs=3, max_tokens=5, chat_template_kwargs={"thinking_mode": "disabled"})
         content = a["choices"][0]["logprobs"]["content"]
@@ -161,6 +175,8 @@ class ChatTest(unittest.TestCase):
         self.refused(400, "top_p", top_p=0)
         self.refused(400, "top_k", top_k=-2)
         self.refused(400, "stop", stop=[""])
+        self.refused(400, "structured_outputs", structured_outputs={"regex": "[0-9"})
+        self.refused(400, "response_format", response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "y"}}})
         self.refused(400, "top_logprobs", top_logprobs=3)
         self.refused(400, "top_logprobs", logprobs=True, top_logprobs=21)
         self.refused(400, "logit_bias", logit_bias={"x": 1})
@@ -169,17 +185,39 @@ class ChatTest(unittest.TestCase):
         self.refused(400, "min_tokens", min_tokens=65)
         self.refused(400, "stream_options", stream_options={"include_usage": True})
         self.refused(400, "n", n=2)
-        self.refused(400, "response_format", response_format={"type": "json_object"})
-        self.refused(400, "input_tokens", max_tokens=10 ** 8)
-        self.refused(400, "tool_choice", tools=[{"type": "function", "function": {"name": "f"}}])
+        self.assertIn("--scheduling-policy priority", self.refused(400, "priority", priority=1)["message"])
+        self.refused(400, "priority", priority=2 ** 31)
+        self.assertEqual(self.refused(400, "body.priority", priority="first")["type"], "Bad Request")
+        self.assertEqual(self.refused(400, "body.cache_salt", cache_salt=5)["type"], "Bad Request")
+        self.refused(400, "cache_salt", cache_salt="")
+        self.refused(400, "cache_salt", cache_salt="x" * 1025)
+        self.refused(400, "cache_salt", cache_salt="a\0b")
+        self.refused(400, "hayate_deadline_s", hayate_deadline_s=-1)
+        self.refused(400, "body.hayate_deadline_s", hayate_deadline_s="soon")
+        self.refused(400, "max_tokens", max_tokens=10 ** 8)
+        self.refused(400, "input_tokens", max_tokens=32760)
+        self.assertIn("--enable-auto-tool-choice", self.refused(400, None, tools=[{"type": "function", "function": {"name": "f"}}])["message"])
         self.refused(400, "tools", tools=[])
-        self.refused(400, None, allowed_token_ids=[2047])  # padding
-        self.refused(400, None, allowed_token_ids=[2004], min_tokens=4)  # the end token alone
+        self.refused(400, "allowed_token_ids", allowed_token_ids=[2047])  # padding
+        self.refused(400, "allowed_token_ids", allowed_token_ids=[2004], min_tokens=4)  # the end token alone
         self.refused(400, "body.messages", messages="x")
         self.refused(400, "body.messages", messages=["x"])
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         self.assertIn("image_url", self.refused(400, "messages", messages=[{"role": "user", "content": [picture]}])["message"])
         self.refused(400, None, messages=[{"role": "tool", "content": "x"}])
+
+    def test_values_as_text(self):
+        """As upstream reads them: clients send what a form or a variable of the environment held."""
+        plain = self.server.chat("Hi", temperature=0, max_tokens=4)[1]["choices"]
+        for fields in ({"temperature": "0", "max_tokens": "4"}, {"temperature": "0.0", "max_tokens": 4.0, "stream": "false"},
+                       {"temperature": "0e1", "max_tokens": "+4", "stream": 0, "logprobs": "no"}):
+            status, answer = self.server.chat("Hi", **fields)
+            self.assertEqual((status, answer["choices"]), (200, plain), fields)
+        for fields in ({"max_tokens": "4x"}, {"max_tokens": ""}, {"max_tokens": "4.5"}, {"temperature": "nan"}, {"temperature": "inf"},
+                       {"temperature": "0x1"}, {"stream": "maybe"}, {"stream": 2}, {"seed": "9223372036854775808"}, {"max_tokens": []}):
+            status, answer = self.server.chat("Hi", **fields)
+            self.assertEqual((status, answer["error"]["type"], answer["error"]["param"]),
+                             (400, "Bad Request", "body." + next(iter(fields))), fields)
 
     def test_broken_bodies(self):
         post = lambda body, **h: self.server.call("POST", "/v1/chat/completions", body, h)
@@ -245,7 +283,16 @@ class FlagsTest(unittest.TestCase):
     def test_usage_errors(self):
         run = lambda *a: subprocess.run([HAYATE, "serve", *a], capture_output=True, text=True)
         for code, words, *flags in ((2, "128", str(MODEL), "--block-size", "16"), (2, "reasoning-parser", str(MODEL), "--reasoning-parser", "x"),
-                                    (2, "--port", str(MODEL), "--prt", "1"), (2, "model",), (2, "JSON", str(MODEL), "--default-chat-template-kwargs", "{")):
+                                    (2, "--port", str(MODEL), "--prt", "1"), (2, "model",), (2, "JSON", str(MODEL), "--default-chat-template-kwargs", "{"),
+                                    (2, "fcfs or priority", str(MODEL), "--scheduling-policy", "lifo"),
+                                    (2, "--watermark", str(MODEL), "--watermark", "0.6"), (2, "--watermark", str(MODEL), "--watermark", "-0.1"),
+                                    (2, "--max-waiting", str(MODEL), "--max-waiting", "3G"), (2, "--max-num-seqs", str(MODEL), "--max-num-seqs", "-1"),
+                                    (2, "--long-prefill", str(MODEL), "--long-prefill-token-threshold", "3G"),
+                                    (4, "give --kv-offload-memory less", str(MODEL), "--kv-offload-memory", "100000G"),
+                                    (4, "smaller cache", str(MODEL), "--kv-cache-memory-bytes", "100000G"),
+                                    (2, "--kv-offload-disk,", str(MODEL), "--kv-offload-disk-size", "1G"),
+                                    (2, "leave one", str(MODEL), "--kv-offload-memory", "1G", "--no-enable-prefix-caching"),
+                                    (2, "needs a folder", str(MODEL), "--kv-offload-disk", "")):
             p = run(*flags)
             self.assertEqual(p.returncode, code, p.stderr)
             self.assertIn(words, p.stderr)

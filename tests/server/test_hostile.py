@@ -13,6 +13,7 @@ import struct
 import subprocess
 import time
 import unittest
+import urllib.request
 
 from test_chat import HAYATE, MODEL, Server
 
@@ -143,11 +144,57 @@ class HostileTest(unittest.TestCase):
             self.assertLess(grown, 24 << 20)
         self.wait_for(self.idle)
 
+    def test_refusals_do_not_fill_the_log(self):
+        """Some lines a second, and how many requests they stand for."""
+        def said():
+            return [line for line in self.server.lines if "refused with 400" in line]
+        time.sleep(1.1)
+        self.server.chat(max_tokens=-1)  # says what earlier tests left
+        time.sleep(1.1)
+        before, begin = len(said()), time.monotonic()
+        with connect(self.server) as c:
+            for _ in range(10):
+                c.sendall(post({**PROMPT, "max_tokens": 0}) * 30)
+                got = b""
+                while got.count(b"HTTP/1.1 400 ") < 30 or not got.endswith(b"}"):
+                    got += c.recv(65536)
+        took = time.monotonic() - begin
+        time.sleep(1.1)
+        self.assertEqual(self.server.chat(max_tokens=-1)[0], 400)
+        self.wait_for(lambda: "got -1" in said()[-1])
+        lines = said()[before:]
+        self.assertLess(len(lines), 10 * (took + 2) + 2)
+        held = sum(int(n) for line in lines for n in re.findall(r"and (\d+) more", line))
+        self.assertEqual(len(lines) + held, 301)
+
+    def test_bodies_are_not_kept(self):
+        """Requests that wait or run hold their prompt, not the megabytes that they came in."""
+        with open(HAYATE, "rb") as f:
+            if b"__asan_init" in f.read():
+                self.skipTest("the address sanitizer keeps what is freed")
+        def there():
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}/metrics") as r:
+                lines = r.read().decode().splitlines()
+            return sum(float(line.split()[-1]) for line in lines
+                       if re.match(r"vllm:num_requests_(running|waiting)[{]", line))
+        for more in ({}, {"stop": ["qqq", "zzz"], "bad_words": ["never"], "allowed_token_ids": list(range(2000)),
+                          "logit_bias": {"5": -1}, "stop_token_ids": [7], "cache_salt": "s", "stream": True}):
+            before = resident(self.server)
+            clients = [connect(self.server) for _ in range(40)]
+            for c in clients:
+                c.sendall(post({**PROMPT, **more, "metadata": "x" * 2900000}))
+                time.sleep(0.02)
+            # 40 bodies have 116 MB, and were kept twice
+            self.wait_for(lambda: there() >= 40 and resident(self.server) - before < 80 << 20)
+            for c in clients:
+                c.close()
+            self.wait_for(self.idle)
+
     def test_bodies_that_blow_up(self):
         """Small in bytes and large as a tree, or larger than any prompt: refused before it costs anything."""
         limit = self.server.call("GET", "/v1/models")[1]["data"][0]["max_model_len"] * 64 + (1 << 20)
         before = resident(self.server)
-        for body in (b'{"messages":[' + b"{}," * 300000 + b"{}]}", b'{"messages":[' + b"0," * 300000 + b"0]}",
+        for body in (b'{"messages":[' + b"{}," * 300000 + b"{}]}", b'{"messages":[' + b"0," * 1200000 + b"0]}",
                      b'{"a":' + b"[[[[],[],[]]]]," * 100000):
             self.assertLess(len(body), limit)
             status, a = self.server.call("POST", "/v1/chat/completions", body)

@@ -397,6 +397,15 @@ static text_template detect(const char *option)
     return t;
 }
 
+/* The hash of what the folder has now. */
+static void assert_hash(const char *source, const char *hex)
+{
+    text_template t = detect(NULL);
+    assert_string_equal(t.sha256, hex);
+    if (source) assert_string_equal(t.source, source);
+    text_template_free(&t);
+}
+
 static void test_detect(void **state)
 {
     (void)state;
@@ -407,44 +416,208 @@ static void test_detect(void **state)
 
     write_file("tokenizer_config.json", "{\"chat_template\": \"{{ messages }}\"}");
     t = detect("auto");
-    assert_int_equal(t.kind, TEXT_TEMPLATE_UNKNOWN);
+    assert_int_equal(t.kind, TEXT_TEMPLATE_INTERPRETED);
     assert_string_equal(t.source, "tokenizer_config.json");
     char hex[65];
     sha256("{{ messages }}", 14, hex);
     assert_string_equal(t.sha256, hex);
-
-    /* An unknown template renders nothing, says how to go on, and the forced one renders. */
-    buffer out = {0};
-    hy_error err = {0};
-    json_t *messages = json_array();
-    assert_int_equal(text_template_render(&t, messages, NULL, NULL, &out, &err), HY_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "--chat-template minimax-m3"));
-    assert_one_line(&err);
-    assert_int_equal(out.length, 0);
+    text_template_free(&t);
     t = detect("minimax-m3");
     assert_int_equal(t.kind, TEXT_TEMPLATE_MINIMAX_M3);
-    assert_int_equal(text_template_render(&t, messages, NULL, NULL, &out, &err), HY_OK);
-    json_decref(messages);
-    buffer_free(&out);
 
     /* chat_template.jinja comes first; line ends and a last newline do not count. */
     sha256("a\nb", 3, hex);
     static const char *const same[] = {"a\nb", "a\nb\n", "a\r\nb\r\n", "a\rb"};
     for (int i = 0; i < 4; i++) {
         write_file("chat_template.jinja", same[i]);
-        t = detect(NULL);
-        assert_string_equal(t.source, "chat_template.jinja");
-        assert_string_equal(t.sha256, hex);
+        assert_hash("chat_template.jinja", hex);
     }
     write_file("chat_template.jinja", "a\nb\n\n");
-    assert_string_not_equal(detect(NULL).sha256, hex);
+    t = detect(NULL);
+    assert_string_not_equal(t.sha256, hex);
+    text_template_free(&t);
     remove_file("chat_template.jinja");
 
     write_file("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}, "
                                         "{\"name\": \"default\", \"template\": \"a\\nb\"}]}");
-    assert_string_equal(detect(NULL).sha256, hex);
+    assert_hash("tokenizer_config.json", hex);
     write_file("tokenizer_config.json", "{\"other\": 1}");
     assert_int_equal(detect(NULL).kind, TEXT_TEMPLATE_NONE);
+}
+
+/* What cannot be compiled lets the model open, says the line, and renders nothing; an option that cannot is an error. */
+static void test_broken(void **state)
+{
+    (void)state;
+    write_file("chat_template.jinja", "{{ bos_token }}\n{% if x %}\n{% endfor %}");
+    text_template t = detect(NULL);
+    buffer out = {0};
+    hy_error err = {0};
+    json_t *messages = json_array();
+    assert_int_equal(t.kind, TEXT_TEMPLATE_BROKEN);
+    assert_int_equal(text_template_usable(&t, &err), HY_BAD_MODEL);
+    assert_non_null(strstr(err.message, "chat_template.jinja:3: "));
+    assert_non_null(strstr(err.message, "minimax-m3"));
+    assert_one_line(&err);
+    assert_int_equal(text_template_render(&t, messages, NULL, NULL, &out, &err), HY_BAD_MODEL);
+    assert_int_equal(out.length, 0);
+    assert_false(text_template_reads(&t, "messages"));
+    text_template_free(&t);
+
+    t = detect("minimax-m3");
+    assert_int_equal(text_template_render(&t, messages, NULL, NULL, &out, &err), HY_OK);
+    buffer_free(&out);
+    char path[200];
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    assert_int_equal(text_template_detect(NULL, path, &t, &err), HY_USAGE);
+    assert_non_null(strstr(err.message, "chat_template.jinja:3: "));
+    assert_int_equal(text_template_detect(NULL, "{% for %}", &t, &err), HY_USAGE);
+    assert_non_null(strstr(err.message, "--chat-template:1: "));
+    assert_int_equal(text_template_compile(&m3, "a\n{{", 4, &t, &err), HY_BAD_INPUT);
+    assert_non_null(strstr(err.message, "chat_template:2: "));
+    remove_file("chat_template.jinja");
+    json_decref(messages);
+}
+
+/* ---- Templates that are interpreted ---------------------------------------------------------------------------- */
+
+static hy_status render_with(const char *text, const char *messages, const char *tools, const char *kwargs, buffer *out,
+                             hy_error *err)
+{
+    text_template t;
+    json_t *m = parse(messages), *l = parse(tools), *k = parse(kwargs);
+    if (text_template_detect(folder, text, &t, err)) fail_msg("%s: %s", err->where, err->message);
+    assert_int_equal(t.kind, TEXT_TEMPLATE_INTERPRETED);
+    hy_status s = text_template_render(&t, m, l, k, out, err);
+    text_template_free(&t);
+    json_decref(m);
+    json_decref(l);
+    json_decref(k);
+    return s;
+}
+
+static void gives(const char *text, const char *messages, const char *tools, const char *kwargs, const char *want)
+{
+    buffer out = {0};
+    hy_error err = {0};
+    if (render_with(text, messages, tools, kwargs, &out, &err)) fail_msg("%s: %s", text, err.message);
+    assert_buffer(&out, want, strlen(want));
+    buffer_free(&out);
+}
+
+static void refuses(const char *text, const char *messages, const char *kwargs, const char *want)
+{
+    buffer out = {0};
+    hy_error err = {0};
+    assert_int_equal(render_with(text, messages, NULL, kwargs, &out, &err), HY_BAD_INPUT);
+    if (!strstr(err.message, want)) fail_msg("\"%s\", want \"%s\"", err.message, want);
+    assert_one_line(&err);
+    buffer_free(&out);
+}
+
+#define USER "[{\"role\":\"user\",\"content\":\"Hi\"}]"
+
+static void test_context(void **state)
+{
+    (void)state;
+    write_file("tokenizer_config.json", "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"pad_token\": null}");
+    write_file("special_tokens_map.json", "{\"bos_token\": \"<x>\", \"unk_token\": \"<u>\"}");
+    gives("{{ bos_token ~ eos_token ~ unk_token }}{{ pad_token is defined }}", "[]", NULL, NULL, "<s></s><u>False");
+    gives("{{ bos_token }}", "[]", NULL, "{\"bos_token\":\"mine\"}", "mine");
+    gives("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ continue_final_message is defined }}", USER,
+          NULL, NULL, "True True True False");
+    gives("{{ tools }}|{{ documents }}|{{ add_generation_prompt }}|{{ x }}", "[]", "[]",
+          "{\"documents\":[1],\"add_generation_prompt\":false,\"x\":null}", "[]|[1]|False|None");
+    gives("{{ tools | tojson }}", "[]",
+          "[{\"type\":\"function\",\"function\":{\"parameters\":{},\"name\":\"f\",\"more\":1,\"strict\":true}}]", NULL,
+          "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": null, \"parameters\": {}, \"strict\": true}}]");
+    refuses("{{ messages }}", "[]", "{\"messages\":[]}", "cannot set messages");
+    refuses("{{ messages }}", "{}", NULL, "messages is not a list");
+    refuses("{{ raise_exception('No ' ~ 'tools\\nhere') }}", "[]", NULL, "No tools here");
+    refuses("a\n{{ messages[0].content + 1 }}", USER, NULL, "--chat-template:2: can only concatenate str");
+    remove_file("tokenizer_config.json");
+    remove_file("special_tokens_map.json");
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    static const char parts[] = "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\"]}]";
+    static const char image[] = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]";
+    static const char loop[] = "{% for m in messages %}{% for p in m.content %}<{{ p.type }}{{ p.text }}>{% endfor %}{% endfor %}";
+    /* One text for templates that know no parts, else parts. */
+    gives("{{ messages[0].content }}", parts, NULL, NULL, "a\nb");
+    gives(loop, parts, NULL, NULL, "<texta><textb>");
+    gives(loop, image, NULL, NULL, "<image>");
+    gives(loop, USER, NULL, NULL, "<textHi>");
+    gives("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}"
+          "{% endfor %}{% endif %}{% endfor %}",
+          USER, NULL, NULL, "Hi");
+    refuses("{{ messages[0].content }}", image, NULL, "no part of type \"image\"");
+    refuses("{{ messages[0].content }}", "[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", NULL, "text is not a string");
+    refuses("{{ messages[0].content }}", "[{\"role\":\"user\",\"content\":1}]", NULL, "content is a number");
+    gives("{% for m in messages %}[{{ m.content }}]{% endfor %}", "[{\"role\":\"user\"},{\"role\":\"user\",\"content\":null}]", NULL,
+          NULL, "[][]");
+    gives("{% for m in messages %}[{{ m.reasoning }}|{{ m.reasoning_content }}]{% endfor %}",
+          "[{\"role\":\"assistant\",\"reasoning\":\"r\"},{\"role\":\"assistant\",\"reasoning_content\":\"c\"}]", NULL, NULL,
+          "[r|r][c|c]");
+    gives("{% for m in messages %}{{ m.tool_calls | tojson if m.tool_calls is defined }};{% endfor %}",
+          "[{\"role\":\"assistant\",\"tool_calls\":[]},{\"role\":\"assistant\",\"tool_calls\":null},{\"role\":\"assistant\","
+          "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}},"
+          "{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]}]",
+          NULL, NULL,
+          ";;[{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}, {\"function\": {\"name\": \"g\", "
+          "\"arguments\": {}}}];");
+    refuses("{# #}x", "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"[\"}}]}]", NULL,
+            "messages[0].tool_calls[0].function.arguments is not a JSON object");
+}
+
+static void test_continued(void **state)
+{
+    (void)state;
+    static const char chat[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{{ 'G' if add_generation_prompt }}";
+    static const char prefix[] = "[{\"role\":\"user\",\"content\":\"ab\"},{\"role\":\"assistant\",\"content\":\"ab c \\n\"}]";
+    gives(chat, prefix, NULL, "{\"continue_final_message\":true}", "<user>ab</><assistant>ab c");
+    gives("{% for m in messages %}<{{ m.content | trim }}>{% endfor %}", prefix, NULL, "{\"continue_final_message\":true}", "<ab><ab c");
+    gives("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% for p in m.content if m.content is not "
+          "string %}<{{ p.text }}>{% endfor %}{% endfor %}",
+          "[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b \"}]}]", NULL,
+          "{\"continue_final_message\":true}", "<a><b");
+    refuses("{{ messages[0].content }}", prefix, "{\"continue_final_message\":true}", "does not show the content of the last message");
+    refuses(chat, prefix, "{\"continue_final_message\":true,\"add_generation_prompt\":true}", "exclude each other");
+    refuses(chat, "[]", "{\"continue_final_message\":true}", "no message to continue");
+}
+
+static void test_effort(void **state)
+{
+    (void)state;
+    static const char both[] = "{{ reasoning_effort | default('max') }} {{ effort | default('max') }}";
+    gives(both, "[]", NULL, NULL, "max max");
+    gives(both, "[]", NULL, "{\"reasoning_effort\":null}", "max max");
+    gives(both, "[]", NULL, "{\"reasoning_effort\":\"low\"}", "low low");
+    gives(both, "[]", NULL, "{\"effort\":\"of its own\"}", "of its own of its own");
+    gives(both, "[]", NULL, "{\"effort\":\"a\",\"reasoning_effort\":\"b\"}", "b a");
+    refuses(both, "[]", "{\"effort\":1}", "effort is a number");
+
+    /* No thinking: refused where there is no such mode, the template's business where there is, nothing where none thinks. */
+    refuses(both, "[]", "{\"thinking_mode\":\"disabled\"}", "this model always reasons");
+    refuses(both, "[]", "{\"reasoning_effort\":\"none\"}", "this model always reasons");
+    refuses("{# #}<think>", "[]", "{\"enable_thinking\":false}", "this model always reasons");
+    refuses("{# #}<think>", "[]", "{\"thinking\":false}", "this model always reasons");
+    gives("{# #}<think>", "[]", NULL, "{\"enable_thinking\":true}", "<think>");
+    gives("{{ thinking_mode }}", "[]", NULL, "{\"thinking_mode\":\"disabled\"}", "disabled");
+    gives("{{ effort }} {{ enable_thinking }}", "[]", NULL, "{\"effort\":\"none\",\"enable_thinking\":false}", "none False");
+    gives("{# #}plain", "[]", NULL, "{\"thinking_mode\":\"disabled\"}", "plain");
+
+    text_template t;
+    hy_error err = {0};
+    assert_int_equal(text_template_detect(NULL, "{% set b = a.c %}{{ b }}", &t, &err), HY_OK);
+    assert_true(text_template_reads(&t, "a"));
+    assert_false(text_template_reads(&t, "c"));
+    assert_false(text_template_reads(&t, "effort"));
+    assert_true(text_template_reads(&m3, "thinking_mode"));
+    assert_false(text_template_reads(&m3, "reasoning_effort"));
+    text_template_free(&t);
 }
 
 static void test_detect_errors(void **state)
@@ -473,7 +646,8 @@ int main(void)
         cmocka_unit_test(test_tool_calls),     cmocka_unit_test(test_results),  cmocka_unit_test(test_head),
         cmocka_unit_test(test_tools),          cmocka_unit_test(test_continue), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_deep_arguments), cmocka_unit_test(test_floats),   cmocka_unit_test(test_detect),
-        cmocka_unit_test(test_detect_errors),
+        cmocka_unit_test(test_broken),         cmocka_unit_test(test_context),  cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_continued),      cmocka_unit_test(test_effort),   cmocka_unit_test(test_detect_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

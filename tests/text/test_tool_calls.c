@@ -118,6 +118,10 @@ static void test_types(void **state)
     arguments(E("b", "true"), "{\"b\":true}");
     arguments(E("b", "0"), "{\"b\":false}");
     arguments(E("b", "yes"), "{\"b\":\"yes\"}");
+    /* In a string no tag counts but its own end. */
+    arguments(E("s", NS), "{\"s\":\"" NS "\"}");
+    arguments(E("s", E("i", "1") NS "</invoke>" NS), "{\"s\":\"" E("i", "1") NS "</invoke>" NS "\"}");
+    arguments(E("sn", E("i", "1")), "{\"sn\":\"" E("i", "1") "\"}");
     /* Several types: the first that the text can be. */
     arguments(E("m", "1"), "{\"m\":true}");
     arguments(E("m", "2"), "{\"m\":2}");
@@ -173,7 +177,7 @@ static void test_faults(void **state)
         BLOCK(NS "<invoke name=\"f\">"),
         BLOCK(INVOKE("f", NS "<s>open")),
         BLOCK(INVOKE("f", NS "<s>x" NS "</i>")),
-        BLOCK(INVOKE("f", E("s", NS))),
+        BLOCK(INVOKE("f", E("i", NS))),
         BLOCK(INVOKE("f", E("", "x"))),
         BLOCK(INVOKE("f", NS "</s>")),
         BLOCK(INVOKE("f", NS "<s")),

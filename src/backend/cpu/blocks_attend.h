@@ -81,20 +81,20 @@ typedef struct some_keys {
 
 /* Exponents of keys [i, i + n), n <= C, for V / PARTS rows, to s + c * 16 of the first row, and their maxima. A tile is
  * always whole: what it makes of the room behind the keys is left. */
-INLINE void score_tokens(const int V, const int C, const some_keys *k, const void *const *query, const vec *factor,
-                         size_t i, size_t n, int dim, float *s, vec *largest)
+INLINE void score_tokens(const int V, const int C, const bool pairs, const some_keys *k, const void *const *query,
+                         const vec *factor, size_t i, size_t n, int dim, float *s, vec *largest)
 {
     vec acc[4][16];
-    if (ONLY_INTEGERS || k->pairs) {
+    if (pairs) {
         const int32_t *a[4];
         size_t half = (size_t)dim / 2;
         for (int v = 0; v < V; v++) a[v] = (const int32_t *)query[v / PARTS] + v % PARTS * WIDTH;
-        const int32_t *pairs = k->pairs + i * half;
+        const int32_t *keys = k->pairs + i * half;
         const float *scales = k->scales + i * ((size_t)dim / UNIT);
         if (WIDTH == 16 && dim == 128) /* the usual one: a sixteenth of the time */
-            pair_tile(V, C, false, a, pairs, 64, NULL, scales, 128, acc);
+            pair_tile(V, C, false, a, keys, 64, NULL, scales, 128, acc);
         else
-            pair_tile(V, C, false, a, pairs, half, NULL, scales, dim, acc);
+            pair_tile(V, C, false, a, keys, half, NULL, scales, dim, acc);
     } else {
         const float *a[4];
         for (int v = 0; v < V; v++) a[v] = (const float *)query[v / PARTS] + v % PARTS * WIDTH;
@@ -110,8 +110,8 @@ INLINE void score_tokens(const int V, const int C, const some_keys *k, const voi
 }
 
 /* Exponents of tokens [t, end) of R rows; `largest` [R][16]. C divides KEY_TOKENS. */
-INLINE void score_rows(const int R, const int C, const some_keys *k, const cpu_query_row *rows, size_t t, size_t end,
-                       int dim, float *s, float *largest)
+INLINE void score_rows(const int R, const int C, const bool pairs, const some_keys *k, const cpu_query_row *rows,
+                       size_t t, size_t end, int dim, float *s, float *largest)
 {
     const int V = R * PARTS;
     const void *query[2];
@@ -123,7 +123,7 @@ INLINE void score_rows(const int R, const int C, const some_keys *k, const cpu_q
         LOAD(m[v], largest + v * WIDTH);
     }
     for (size_t i = 0; i < n; i += (size_t)C)
-        score_tokens(V, C, k, query, factor, i, n - i, dim, s + (t + i) * LANES, m);
+        score_tokens(V, C, pairs, k, query, factor, i, n - i, dim, s + (t + i) * LANES, m);
     for (int v = 0; v < V; v++) STORE(largest + v * WIDTH, m[v]);
 }
 
@@ -300,10 +300,14 @@ TARGET static void attend(const cpu_block *b, const cpu_query_row *rows, int cou
             size_t end = (size_t)rows[r].tokens < t + n ? (size_t)rows[r].tokens : t + n;
             float *s = scratch + (size_t)r * SLAB;
             if (end <= t) continue;
-            if (m == 2)
-                score_rows(ROWS, ROWS_C, &k, rows + r, t, end, dim, s, largest[r]);
+            if (m == 2 && (ONLY_INTEGERS || k.pairs))
+                score_rows(ROWS, ROWS_C, true, &k, rows + r, t, end, dim, s, largest[r]);
+            else if (ONLY_INTEGERS || k.pairs)
+                score_rows(1, SINGLE_C, true, &k, rows + r, t, end, dim, s, largest[r]);
+            else if (m == 2)
+                score_rows(ROWS, ROWS_C, false, &k, rows + r, t, end, dim, s, largest[r]);
             else
-                score_rows(1, SINGLE_C, &k, rows + r, t, end, dim, s, largest[r]);
+                score_rows(1, KEYS_C, false, &k, rows + r, t, end, dim, s, largest[r]);
         }
     }
     for (int r = 0; r < count; r++) weigh_row(&rows[r], scratch + (size_t)r * SLAB, largest[r], keep[r], add[r]);

@@ -9,11 +9,14 @@
 #define ROWS 1
 #define ROWS_C 2
 #define SINGLE_C 2
+#define KEYS_C 4
 #define ROWS_D 4
 #define SINGLE_D 4
 #define MULTIPLY_ADD(acc, a, b) ((acc) = (vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(acc)))
 #define FUSED MULTIPLY_ADD
 #define MAXIMUM(x, m) ((vec)_mm256_max_ps((__m256)(x), (__m256)(m)))
+/* The compiler would take eight bytes apart. */
+#define WIDEN_BYTES(p) ((vec_int)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define DOT_PAIRS(acc, a, b) ((acc) += (vec_int)_mm256_madd_epi16((__m256i)(a), (__m256i)(b)))
 /* A table of bytes gives 256 times the number, and the shift extends its sign. */
 #define EXPAND(line, s)                                                                                                \

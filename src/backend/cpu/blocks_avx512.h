@@ -11,6 +11,7 @@
 #define ROWS 2
 #define ROWS_C 4
 #define SINGLE_C 8
+#define KEYS_C 8
 #define ROWS_D 8
 #define SINGLE_D 16
 #define MULTIPLY_ADD(acc, a, b) ((acc) = (vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(acc)))

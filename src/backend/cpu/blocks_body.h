@@ -6,12 +6,14 @@
  *     WIDTH            lanes of its vectors: 16, 8 or 4
  *     ROWS             query rows (or runs of 16 tokens of an index block) that share the broadcasts of a tile: 1 or 2
  *     ROWS_C, SINGLE_C broadcasts of an integer or key tile with ROWS and with one run of 16 lanes
+ *     KEYS_C           the second of them for keys that are floats, which take a register less each
  *     ROWS_D, SINGLE_D broadcasts of a value tile: divisors of 16
  *     MULTIPLY_ADD(acc, a, b)  acc += a b of vec, fused or not
  *     FUSED(acc, a, b)         the same, fused
  *     MAXIMUM(x, m)            x > m ? x : m
  *     DOT_PAIRS(acc, a, b)     acc += a.low b.low + a.high b.high of vec_int, halves being int16
  *     EXPAND(line, s)          2 E2M1 of nibbles s and 4 + s of every lane of a vec_int, as pairs
+ *     WIDEN_BYTES(p)   optional: WIDTH bytes into lanes
  *     TRANSPOSE, VALUES16, SCALES8  optional: 16 x 16 words, 16 E2M1 numbers, scales of 16 tokens with 8 each, in one
  * go
  *
@@ -190,35 +192,45 @@ INLINE void decode_column(const uint8_t *data, const uint8_t *scales, bool round
     }
 }
 
-/* Vectors of bf16 or E4M3 elements, a missing rest of a group being zeros. */
-INLINE void decode_elements(bool half, const uint8_t *data, size_t dim, piece p, size_t slab, float *out)
+/* 16 bf16 or E4M3 elements. */
+INLINE void decode_unit(bool half, const uint8_t *data, float *out)
 {
-    size_t size = half ? 2 : 1;
-    for (size_t t = p.token; t < p.token + p.tokens; t++, out += UNIT)
-        for (size_t g = 0; g < p.groups; g++) {
-            uint8_t bytes[2 * UNIT] = {0};
-            uint16_t halves[UNIT];
-            size_t d = (p.group + g) * UNIT, n = dim - d < UNIT ? dim - d : UNIT;
-            float *to = out + g * slab;
-            memcpy(bytes, data + (t * dim + d) * size, n * size);
-            if (!half) {
-                scales_of(bytes, to);
-                continue;
-            }
-            memcpy(halves, bytes, sizeof halves);
-            for (int i = 0; i < UNIT; i++) {
-                uint32_t u = (uint32_t)halves[i] << 16;
-                memcpy(to + i, &u, sizeof u);
-            }
-        }
+    if (!half) {
+        scales_of(data, out);
+        return;
+    }
+    for (int i = 0; i < UNIT; i += WIDTH) {
+        typedef uint16_t narrow __attribute__((vector_size(2 * WIDTH)));
+        narrow h;
+        LOAD(h, data + 2 * i);
+        vec_int v = SHIFT_LEFT(__builtin_convertvector(h, vec_int), 16);
+        STORE(out + i, v);
+    }
+}
+
+/* Vectors of bf16 or E4M3 elements, a missing rest of a group being zeros. */
+INLINE void decode_elements(const bool half, const uint8_t *data, size_t dim, piece p, size_t slab, float *out)
+{
+    size_t size = half ? 2 : 1, whole = dim / UNIT < p.group + p.groups ? dim / UNIT : p.group + p.groups;
+    for (size_t t = p.token; t < p.token + p.tokens; t++, out += UNIT) {
+        const uint8_t *from = data + t * dim * size;
+        size_t g = p.group;
+        for (; g < whole; g++) decode_unit(half, from + g * UNIT * size, out + (g - p.group) * slab);
+        if (g == p.group + p.groups) continue;
+        uint8_t bytes[2 * UNIT] = {0};
+        memcpy(bytes, from + g * UNIT * size, (dim - g * UNIT) * size);
+        decode_unit(half, bytes, out + (g - p.group) * slab);
+    }
 }
 
 /* A piece to fp32, [groups][slab / 16][16]. */
 APART void decode_part(cache_format format, const uint8_t *data, const uint8_t *scales, bool quads, bool round, int dim,
                        piece p, size_t slab, float *out)
 {
-    if (format != CACHE_NVFP4)
-        decode_elements(format == CACHE_BF16, data, (size_t)dim, p, slab, out);
+    if (format == CACHE_BF16)
+        decode_elements(true, data, (size_t)dim, p, slab, out);
+    else if (format == CACHE_FP8)
+        decode_elements(false, data, (size_t)dim, p, slab, out);
     else if (round)
         decode_nvfp4(data, scales, quads, true, (size_t)dim, p, slab, out);
     else

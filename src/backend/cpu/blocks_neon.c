@@ -9,6 +9,7 @@
 #define ROWS 1
 #define ROWS_C 4
 #define SINGLE_C 4
+#define KEYS_C 4
 #define ROWS_D 4
 #define SINGLE_D 4
 #define MULTIPLY_ADD(acc, a, b) ((acc) = (vec)vfmaq_f32((float32x4_t)(acc), (float32x4_t)(a), (float32x4_t)(b)))

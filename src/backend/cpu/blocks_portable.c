@@ -8,6 +8,7 @@
 #define ROWS 1
 #define ROWS_C 1
 #define SINGLE_C 1
+#define KEYS_C 1
 #define ROWS_D 2
 #define SINGLE_D 2
 #define MULTIPLY_ADD(acc, a, b) ((acc) += (a) * (b))

@@ -24,11 +24,15 @@
 INLINE void scales_of(const uint8_t *bytes, float *out)
 {
     for (int i = 0; i < LANES; i += WIDTH) {
+        vec v;
+#ifdef WIDEN_BYTES
+        vec_int top = SHIFT_LEFT(WIDEN_BYTES(bytes + i), 24);
+#else
         typedef uint8_t narrow __attribute__((vector_size(WIDTH)));
         narrow b;
-        vec v;
         LOAD(b, bytes + i);
         vec_int top = SHIFT_LEFT(__builtin_convertvector(b, vec_int), 24);
+#endif
         e4m3_values(&top, &v);
         STORE(out + i, v);
     }

@@ -55,6 +55,23 @@ void cpu_cache_store(const ops_cache *cache, int layer, int64_t slot, cpu_cached
               at + l->index_scales + t * ((size_t)l->index_dim / UNIT), 1);
 }
 
+static uint8_t *draft_at(const ops_cache *cache, int layer, int head, int64_t block)
+{
+    const cache_layout *l = &cache->layout;
+    return cache->data + (size_t)block * l->row_bytes + l->draft_offset +
+           (size_t)(layer * l->draft_kv_heads + head) * l->draft_head_bytes;
+}
+
+void cpu_cache_store_draft(const ops_cache *cache, int layer, int64_t slot, int head, const float *key,
+                           const float *value)
+{
+    const cache_layout *l = &cache->layout;
+    uint8_t *at = draft_at(cache, layer, head, slot / CACHE_BLOCK) +
+                  (size_t)(slot % CACHE_BLOCK) * cache_vector_bytes(l->draft, l->draft_head_dim);
+    store(cache, l->draft, 1, key, l->draft_head_dim, at, NULL, 0);
+    store(cache, l->draft, 1, value, l->draft_head_dim, at + l->draft_v_data, NULL, 0);
+}
+
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
 bool cpu_cache_pairs(const ops_cache *cache, cache_format format)
@@ -76,6 +93,19 @@ cpu_block cpu_cache_head(const ops_cache *cache, int layer, int head, int32_t bl
                        .value_scales = at + l->v_scales,
                        .next = next < 0 ? NULL : head_at(cache, layer, head, next),
                        .next_bytes = l->head_bytes};
+}
+
+cpu_block cpu_cache_draft(const ops_cache *cache, int layer, int head, int32_t block, int first, int32_t next)
+{
+    const cache_layout *l = &cache->layout;
+    const uint8_t *at =
+        draft_at(cache, layer, head, block) + (size_t)first * cache_vector_bytes(l->draft, l->draft_head_dim);
+    return (cpu_block){.dim = l->draft_head_dim,
+                       .format = l->draft,
+                       .keys = at,
+                       .values = at + l->draft_v_data,
+                       .next = next < 0 ? NULL : draft_at(cache, layer, head, next),
+                       .next_bytes = l->draft_head_bytes};
 }
 
 void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, int32_t next, const void *query, int columns,

@@ -12,6 +12,7 @@
  *     index.c     block scores and selection
  *     attend.c    attention
  *     feed.c      router, experts, dense feed-forward
+ *     draft.c     blocks of drafts: layers, head, Markov head; draft_context.c, draft_attend.c their context and attention
  *     stream.c    experts that are read as they are routed to; expert_store.c their cache, file_reads.c the reads
  *
  * Work is cut so that every output is made by one worker in one order: outputs of a projection in groups of 32, rows in
@@ -21,6 +22,7 @@
 #define HAYATE_BACKEND_CPU_CPU_H
 
 #include "backend/cpu/blocks.h"
+#include "backend/cpu/draft.h"
 #include "backend/cpu/expert_store.h"
 #include "backend/cpu/file_reads.h"
 #include "backend/cpu/kernels.h"
@@ -59,6 +61,7 @@ struct ops_backend {
     cpu_layer *layer; /* [layers] */
     cpu_linear head;
     float *final_gain; /* [hidden] */
+    cpu_drafter *drafter; /* NULL: none */
     expert_store *store; /* NULL: all experts are in memory */
     read_files *rows;    /* of embeddings, NULL: they are read through the map */
     float *frequency;  /* [rotary_dim / 2] */
@@ -81,7 +84,7 @@ typedef struct cpu_worker {
     int32_t *visible;     /* [ROW_TILE * index_heads] tokens of a block */
     float *best;          /* [ROW_TILE * index_heads] maxima of a block */
     cpu_softmax state[ROW_TILE];
-    void *sample;
+    void *sample;         /* of sample and verify */
     uint8_t *embedding; /* one row as the file has it */
 } cpu_worker;
 
@@ -131,6 +134,9 @@ struct ops_step {
     int32_t *wanted;       /* [experts] */
     float *logits;        /* [R, vocab] */
     int32_t *logit_row;   /* [R] row of a logit row */
+    float *draft_logits;  /* [drafts, draft_rows, vocab] L, kept for verify; none without limits.draft_laws */
+
+    cpu_draft draft;      /* without limits.drafts nothing */
 
     cpu_worker *worker; /* [workers] */
     int workers;
@@ -156,6 +162,8 @@ threads_stage *cpu_stage(ops_step *step, int64_t items, threads_fn fn, const voi
 void cpu_room(ops_step *step, int stages);
 /* Runs the schedule. HY_CANCELLED is the error of a step whose pool was stopped (threads_watch). */
 void cpu_flush(ops_step *step);
+/* Runs what the calling thread has recorded for a step of this backend, if it has not run yet. */
+void cpu_flush_own(const ops_backend *backend);
 /* The step has failed: what follows does nothing, and finish returns the error. */
 void cpu_fail(ops_step *step, const hy_error *err);
 /* Forgets the schedule. */
@@ -163,6 +171,10 @@ void cpu_drop(ops_step *step);
 
 /* ---- step.c ----------------------------------------------------------------------------------------------------- */
 
+/* theta^(-2j / rotary_dim), the power rounded to fp32 before it divides, and the angles of a position: an fp32 product, as
+ * the model was trained with; at positions of a million a double one differs. */
+void cpu_frequencies(float theta, int rotary_dim, float *frequency);
+void cpu_angles(int32_t position, const float *frequency, int pairs, float *cosine, float *sine);
 /* step->h of rows [0, T) = bf16 RMSNorm of step->x. */
 void cpu_norm_rows(ops_step *step, const float *gain);
 
@@ -177,9 +189,13 @@ typedef struct cpu_output {
 enum { MAX_OUTPUTS = 5 };
 
 /* Up to MAX_OUTPUTS projections of x [count, K] in one pass over the pool. */
-void cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count);
-/* step->x += w . in, K in eight slices. */
+threads_stage *cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count);
+/* x [count, w.rows] += w . in, K in eight slices. */
+void cpu_project_onto(ops_step *step, const cpu_linear *w, const float *in, int32_t count, float *x);
+/* The same for all rows of the step onto step->x. */
 void cpu_project_residual(ops_step *step, const cpu_linear *w, const float *in);
+/* y_j = x_j cos - x_{j+half} sin;  y_{j+half} = x_{j+half} cos + x_j sin. */
+void cpu_rotate(float *x, const float *cosine, const float *sine, int half);
 /* Groups that one item takes, so that `groups` groups times `tiles` row tiles keep all workers busy. */
 int cpu_groups_per_item(const ops_step *step, int64_t groups, int64_t tiles);
 /* The routed experts of a layer take 4-bit inputs as integers: all of them are NVFP4, and so are activations. */
@@ -201,6 +217,9 @@ cpu_block cpu_cache_head(const ops_cache *cache, int layer, int head, int32_t bl
  * `keys` [ceil(index_dim/16)][128][16] and `scratch` are theirs. */
 void cpu_cache_score(const ops_cache *cache, int layer, int32_t block, int32_t next, const void *query, int columns,
                      const int32_t *visible, float *best, float *keys, float *scratch);
+/* The drafter's part: key and value of a token; one KV head of a block from token `first` on. */
+void cpu_cache_store_draft(const ops_cache *cache, int layer, int64_t slot, int head, const float *key, const float *value);
+cpu_block cpu_cache_draft(const ops_cache *cache, int layer, int head, int32_t block, int first, int32_t next);
 /* The cache block of logical block b of a sequence. */
 int32_t cpu_cache_block(const ops_step *step, int32_t sequence, int32_t b);
 
@@ -216,6 +235,17 @@ void cpu_experts(ops_step *step, int layer);
 void cpu_feed_dense(ops_step *step, int layer);
 /* The best experts of one row by s + bias in ascending number. */
 void cpu_choose_experts(const float *s, const float *bias, int experts, int count, int32_t *routes);
+
+/* ---- draft.c, draft_context.c, draft_attend.c ------------------------------------------------------------------- */
+
+void cpu_draft_tap(ops_step *step, int tap);
+void cpu_draft_context(ops_step *step);
+void cpu_draft_blocks(ops_step *step, const ops_draft *sequences, int32_t count);
+/* The step's memory for drafts, or with `bytes` only what it takes. */
+hy_status cpu_draft_open(ops_step *step, uint64_t *bytes, hy_error *err);
+void cpu_draft_close(ops_step *step);
+/* draft.attention of the slice's rows from draft.q and draft.own. */
+void cpu_draft_attend(ops_step *step, int layer);
 
 /* ---- stream.c --------------------------------------------------------------------------------------------------- */
 
@@ -234,8 +264,9 @@ typedef struct cpu_batch {
 } cpu_batch;
 bool cpu_stream_next(ops_step *step, cpu_batch *batch);
 void cpu_stream_done(ops_step *step, const cpu_batch *batch);
-/* Row `token` of the embedding, from its file if backend->rows. False: the step has failed. */
-bool cpu_embedding_row(ops_step *step, int32_t token, uint8_t *scratch, float *out);
+/* Row `token` of an embedding (or of markov_in), from its file if backend->rows, and then by the thread that drives the step
+ * alone. False: the step has failed. */
+bool cpu_embedding_row(ops_step *step, const weight *embed, int32_t token, uint8_t *scratch, float *out);
 size_t cpu_embedding_scratch(const ops_model *model);
 
 #endif

@@ -154,7 +154,7 @@ static void finish_glu(const glu_work *work, const glu *g, const float *gate, co
     const ops_backend *b = step->backend;
     int64_t width = g->gate->rows;
     float z[LANES], factor = g->fp4 ? step->fp4_factor[member / b->model->experts_per_token] : 1;
-    b->kernels->swiglu(gate, up, factor, b->model->swiglu_alpha, b->model->swiglu_limit, z);
+    b->kernels->swiglu(gate, up, factor, b->model->swiglu_alpha, b->model->swiglu_limit, 1, z);
     if (g->block4) {
         b->products->quantise_fc2(z, 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
         return;

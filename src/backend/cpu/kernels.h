@@ -26,8 +26,8 @@ enum {
 typedef struct cpu_kernels {
     const char *name; /* "avx512", "avx2", "portable" */
 
-    /* bf16( (u + 1) g sigmoid(alpha g) ), g = min(factor gate, limit), u = clamp(factor up, -limit, limit), of 16. */
-    void (*swiglu)(const float *gate, const float *up, float factor, float alpha, float limit, float *out);
+    /* bf16( (u + plus) g sigmoid(alpha g) ), g = min(factor gate, limit), u = clamp(factor up, -limit, limit), of 16. */
+    void (*swiglu)(const float *gate, const float *up, float factor, float alpha, float limit, float plus, float *out);
     /* 1 / (1 + e^-x) of 16 values. */
     void (*sigmoid)(const float *x, float *out);
     /* e^x of 16 values, error below 2 ulp: 0 below -87, infinity above 88, NaN stays. */

@@ -20,7 +20,7 @@ INLINE void sigmoid(vec *value)
     *value = 1.0f / (1.0f + e);
 }
 
-TARGET static void swiglu_lanes(const float *gate, const float *up, float factor, float alpha, float limit,
+TARGET static void swiglu_lanes(const float *gate, const float *up, float factor, float alpha, float limit, float plus,
                                 float *out)
 {
     for (int i = 0; i < LANES; i += WIDTH) {
@@ -33,7 +33,7 @@ TARGET static void swiglu_lanes(const float *gate, const float *up, float factor
         u = SELECT(u < -cap, -cap, u);
         vec s = alpha * g;
         sigmoid(&s);
-        vec y = (u + 1.0f) * g * s;
+        vec y = (u + plus) * g * s;
         round_bf16(&y);
         STORE(out + i, y);
     }

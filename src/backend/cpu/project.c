@@ -92,25 +92,30 @@ static project_work open_projection(ops_step *step, const cpu_output *outputs, i
     return work;
 }
 
-static void add_projection(const project_work *work)
+static threads_stage *add_projection(const project_work *work)
 {
     int64_t items = 0;
     for (int i = 0; i < work->n; i++) items += output_items(work, i);
-    cpu_stage(work->step, items, project_items, work, sizeof *work);
+    return cpu_stage(work->step, items, project_items, work, sizeof *work);
 }
 
-void cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count)
+threads_stage *cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count)
 {
     project_work work = open_projection(step, outputs, n, x, count);
+    return add_projection(&work);
+}
+
+void cpu_project_onto(ops_step *step, const cpu_linear *w, const float *in, int32_t count, float *x)
+{
+    cpu_output output = {w, NULL};
+    project_work work = open_projection(step, &output, 1, in, count);
+    work.residual = x;
     add_projection(&work);
 }
 
 void cpu_project_residual(ops_step *step, const cpu_linear *w, const float *in)
 {
-    cpu_output output = {w, NULL};
-    project_work work = open_projection(step, &output, 1, in, step->rows.count);
-    work.residual = step->x;
-    add_projection(&work);
+    cpu_project_onto(step, w, in, step->rows.count, step->x);
 }
 
 /* ---- attend_in -------------------------------------------------------------------------------------------------- */
@@ -118,8 +123,7 @@ void cpu_project_residual(ops_step *step, const cpu_linear *w, const float *in)
 /* The outputs of attend_in, in this order. */
 enum { OUTPUT_Q, OUTPUT_K, OUTPUT_V, OUTPUT_INDEX_Q, OUTPUT_INDEX_K };
 
-/* y_j = x_j cos - x_{j+half} sin;  y_{j+half} = x_{j+half} cos + x_j sin. */
-static void rotate(float *x, const float *cosine, const float *sine, int half)
+void cpu_rotate(float *x, const float *cosine, const float *sine, int half)
 {
     for (int j = 0; j < half; j++) {
         float a = x[j], b = x[j + half];
@@ -156,7 +160,7 @@ static void finish_heads(const ops_step *step, int layer, int output, int64_t t,
         float *x = outs[output] + t * output_heads(m, output) * dim + n;
         if (gains[output]) {
             b->kernels->rms_norm(x, gains[output], dim, m->norm_eps, false, x);
-            rotate(x, step->cosine + t * half, step->sine + t * half, half);
+            cpu_rotate(x, step->cosine + t * half, step->sine + t * half, half);
         }
         if (query) {
             for (int i = 0; i < dim; i++) x[i] = bf16_round(x[i]);

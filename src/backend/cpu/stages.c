@@ -12,6 +12,9 @@
 
 #include "base/error.h"
 
+/* What this thread recorded last, whether or not it has run since. */
+static _Thread_local ops_step *own;
+
 void cpu_room(ops_step *step, int stages)
 {
     assert(stages <= THREADS_MAX_STAGES);
@@ -22,7 +25,7 @@ threads_stage *cpu_stage(ops_step *step, int64_t items, threads_fn fn, const voi
 {
     assert(size <= STAGE_ARGUMENT);
     cpu_room(step, 1);
-    step->backend->recording = step;
+    own = step->backend->recording = step;
     void *slot = step->stage_argument[step->stage_count];
     memcpy(slot, arg, size);
     threads_stage *stage = &step->stage[step->stage_count++];
@@ -39,6 +42,11 @@ void cpu_flush(ops_step *step)
     if (!threads_stopped(pool) || step->error.status != HY_OK) return;
     error_set(&err, HY_CANCELLED, "the step was stopped");
     cpu_fail(step, &err);
+}
+
+void cpu_flush_own(const ops_backend *backend)
+{
+    if (own && own == backend->recording) cpu_flush(own);
 }
 
 void cpu_fail(ops_step *step, const hy_error *err)

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -21,6 +22,12 @@ static void cpu_close(ops_backend *b)
     memory_free(b->frequency);
     threads_close(b->own_pool);
     memory_free(b);
+}
+
+void cpu_frequencies(float theta, int rotary_dim, float *frequency)
+{
+    for (int j = 0; j < rotary_dim / 2; j++)
+        frequency[j] = 1.0f / (float)pow((double)theta, (double)((float)(2 * j) / (float)rotary_dim));
 }
 
 static hy_status cpu_open(const ops_model *model, const ops_options *options, ops_backend **out, hy_error *err)
@@ -48,10 +55,7 @@ static hy_status cpu_open(const ops_model *model, const ops_options *options, op
         cpu_close(b);
         return status;
     }
-    /* theta^(-2j / rotary_dim), the power rounded to fp32 before it divides. */
-    for (int j = 0; j < model->rotary_dim / 2; j++)
-        b->frequency[j] =
-            1.0f / (float)pow((double)model->rope_theta, (double)((float)(2 * j) / (float)model->rotary_dim));
+    cpu_frequencies(model->rope_theta, model->rotary_dim, b->frequency);
     *out = b;
     return HY_OK;
 }
@@ -67,10 +71,11 @@ static hy_status cache_open(ops_backend *backend, const cache_layout *layout, in
     return host_cache_open(backend, layout, blocks, false, out, err);
 }
 
-/* What is recorded may read and write the cache. */
+/* What this thread has recorded may read and write the cache. A step of another thread is none of its business: blocks
+ * that it uses are not touched here meanwhile, and its loops must not run twice. */
 static void run_recorded(const ops_cache *cache)
 {
-    if (cache->backend->recording) cpu_flush(cache->backend->recording);
+    cpu_flush_own(cache->backend);
 }
 
 static void cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out)
@@ -106,6 +111,7 @@ static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
     for (int n = 0; n < m->layers && s->backend->options.activation == MOE_ACTIVATION_NVFP4; n++)
         if (m->layer[n].moe) *(cpu_experts_block4(s->backend, n) ? &block4 : &plain4) = true;
     size_t parts = (size_t)s->parts + (size_t)s->open_parts;
+    size_t laws = s->limits.draft_laws ? (size_t)s->limits.drafts : 0;
     size_t ahead = s->backend->options.weights == OPS_WEIGHTS_STREAM ? AHEAD_ROWS : 0, experts = (size_t)m->experts;
     const host_array arrays[] = {
         {&s->tiles, rows, 1, sizeof *s->tiles},
@@ -144,17 +150,20 @@ static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
         {&s->wanted, experts, 1, i},
         {&s->logits, (size_t)s->limits.logit_rows, (size_t)m->vocab, f},
         {&s->logit_row, (size_t)s->limits.logit_rows, 1, i},
+        {&s->draft_logits, laws, (size_t)s->limits.draft_rows * (size_t)m->vocab, f},
         {&s->worker, (size_t)s->workers, 1, sizeof *s->worker},
     };
     size_t n = sizeof arrays / sizeof *arrays;
     if (bytes) *bytes += host_arrays_bytes(arrays, n);
-    return bytes ? HY_OK : host_arrays_open(arrays, n, err);
+    hy_status status = bytes ? HY_OK : host_arrays_open(arrays, n, err);
+    return status == HY_OK && s->limits.drafts > 0 && m->drafter ? cpu_draft_open(s, bytes, err) : status;
 }
 
 static hy_status open_worker(const ops_step *step, cpu_worker *w, uint64_t *bytes, hy_error *err)
 {
     const ops_model *m = step->backend->model;
-    size_t dim = (size_t)m->head_dim, index_dim = (size_t)m->index_dim;
+    bool drafts = step->limits.drafts > 0 && m->drafter && m->head_dim < m->drafter->head_dim;
+    size_t dim = (size_t)(drafts ? m->drafter->head_dim : m->head_dim), index_dim = (size_t)m->index_dim;
     size_t columns = ROW_TILE * (size_t)m->index_heads;
     const host_array arrays[] = {
         {&w->product.expanded, SCRATCH_EXPANDED, 1, sizeof(float)},
@@ -168,7 +177,7 @@ static hy_status open_worker(const ops_step *step, cpu_worker *w, uint64_t *byte
         {&w->score, SCORE_SCRATCH(index_dim, columns), 1, sizeof(float)},
         {&w->visible, columns, 1, sizeof(int32_t)},
         {&w->best, columns, 1, sizeof(float)},
-        {&w->sample, sample_scratch_bytes(m->vocab), 1, 1},
+        {&w->sample, host_verify_scratch(&step->limits, m->vocab), 1, 1},
         {&w->embedding, cpu_embedding_scratch(m), 1, 1},
     };
     size_t n = sizeof arrays / sizeof *arrays;
@@ -187,6 +196,7 @@ static void step_close(ops_step *s)
             w->attend,           w->score,         w->visible,      w->best, w->sample, w->embedding};
         for (size_t n = 0; n < sizeof scratch / sizeof *scratch; n++) memory_free(scratch[n]);
     }
+    cpu_draft_close(s);
     void *arrays[] = {s->tiles,
                       s->x,
                       s->h,
@@ -219,6 +229,7 @@ static void step_close(ops_step *s)
                       s->sum,
                       s->logits,
                       s->logit_row,
+                      s->draft_logits,
                       s->worker,
                       s->ahead_h,
                       s->ahead_scores,
@@ -251,6 +262,8 @@ static void measure(const ops_model *model, const ops_options *options, const op
 static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_step **out, hy_error *err)
 {
     assert(limits->rows > 0 && limits->logit_rows >= 0 && limits->positions > 0);
+    assert(limits->drafts == 0 || limits->draft_rows > 0);
+    assert(limits->drafts == 0 || !backend->drafter || limits->draft_rows <= backend->model->drafter->block);
     ops_step *step = memory_zeroed(1, sizeof *step);
     if (!step) return error_memory(err, "a step", sizeof *step);
     step->backend = backend;
@@ -295,18 +308,23 @@ static void make_tiles(ops_step *step)
     }
 }
 
-/* The angle is an fp32 product, as the model was trained with; at positions of a million a double one differs. */
+void cpu_angles(int32_t position, const float *frequency, int pairs, float *cosine, float *sine)
+{
+    for (int j = 0; j < pairs; j++) {
+        float angle = (float)position * frequency[j];
+        cosine[j] = (float)cos((double)angle);
+        sine[j] = (float)sin((double)angle);
+    }
+}
+
 static void rotary_rows(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
     ops_step *step = *(ops_step **)arg;
     int pairs = step->backend->model->rotary_dim / 2;
     for (int64_t t = begin; t < end; t++)
-        for (int j = 0; j < pairs; j++) {
-            float angle = (float)step->rows.position[t] * step->backend->frequency[j];
-            step->cosine[t * pairs + j] = (float)cos((double)angle);
-            step->sine[t * pairs + j] = (float)sin((double)angle);
-        }
+        cpu_angles(step->rows.position[t], step->backend->frequency, pairs, step->cosine + t * pairs,
+                   step->sine + t * pairs);
 }
 
 static void begin(ops_step *step, ops_cache *cache, const ops_rows *rows)
@@ -348,7 +366,7 @@ static void embed_rows(void *arg, int64_t first, int64_t last, int worker)
         float *x = step->x + t * m->hidden;
         if (step->rows.sequence[t] < 0)
             memset(x, 0, (size_t)m->hidden * sizeof *x);
-        else if (!cpu_embedding_row(step, step->rows.token[t], step->worker[worker].embedding, x))
+        else if (!cpu_embedding_row(step, &m->embed, step->rows.token[t], step->worker[worker].embedding, x))
             return;
     }
 }
@@ -430,6 +448,26 @@ static void sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sa
     cpu_stage(step, count, sample_rows, &work, sizeof work);
 }
 
+typedef struct verify_work {
+    const ops_step *step;
+    const ops_verify *sequences;
+} verify_work;
+
+static void verify_sequences(void *arg, int64_t first, int64_t last, int worker)
+{
+    const verify_work *work = arg;
+    const ops_step *step = work->step;
+    for (int64_t i = first; i < last; i++)
+        host_verify(&step->limits, step->logits, step->logit_rows, step->backend->model->vocab, step->draft_logits,
+                    &work->sequences[i], step->worker[worker].sample);
+}
+
+static void verify(ops_step *step, const ops_verify *sequences, int32_t count)
+{
+    verify_work work = {step, sequences};
+    cpu_stage(step, count, verify_sequences, &work, sizeof work);
+}
+
 /* ---- Named tensors ----------------------------------------------------------------------------------------------- */
 
 typedef struct named {
@@ -453,6 +491,9 @@ static named tensor_of(const ops_step *s, ops_tensor which)
         [OPS_ROUTES] = {s->routes, (size_t)m->experts_per_token, false},
         [OPS_ROUTE_WEIGHTS] = {s->route_weights, (size_t)m->experts_per_token, false},
         [OPS_LOGITS] = {s->logits, (size_t)m->vocab, false},
+        [OPS_DRAFT_LOGITS] = {s->draft_logits, (size_t)m->vocab, false},
+        [OPS_DRAFT_C] = {s->draft.c, (size_t)m->hidden, true},
+        [OPS_DRAFT_H] = {s->draft.final, (size_t)m->hidden, true},
     };
     return tensors[which];
 }
@@ -487,6 +528,12 @@ static bool expert_stats(const ops_backend *b, hy_expert_stats *out)
     return b->store != NULL;
 }
 
+static const char *variant(const ops_backend *backend, char out[OPS_VARIANT])
+{
+    snprintf(out, OPS_VARIANT, "%s, %s, %s", backend->products->name, backend->blocks->name, backend->kernels->name);
+    return out;
+}
+
 const hy_ops ops_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -494,6 +541,7 @@ const hy_ops ops_cpu = {
     .measure = measure,
     .expert_memory = expert_memory,
     .expert_stats = expert_stats,
+    .variant = variant,
     .cache_open = cache_open,
     .cache_close = host_cache_close,
     .cache_read = cache_read,
@@ -503,6 +551,7 @@ const hy_ops ops_cpu = {
     .step_close = step_close,
     .begin = begin,
     .finish = finish,
+    .settle = cpu_flush,
     .embed = embed,
     .attend_in = cpu_attend_in,
     .index_select = cpu_index_select,
@@ -516,6 +565,10 @@ const hy_ops ops_cpu = {
     .feed_dense = cpu_feed_dense,
     .head = head,
     .sample = sample,
+    .verify = verify,
+    .draft_tap = cpu_draft_tap,
+    .draft_context = cpu_draft_context,
+    .draft = cpu_draft_blocks,
     .tensor_read = tensor_read,
     .tensor_write = tensor_write,
 };

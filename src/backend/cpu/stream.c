@@ -130,15 +130,23 @@ void cpu_stream_want(ops_step *step, int layer)
 
 /* ---- Embeddings -------------------------------------------------------------------------------------------------- */
 
-size_t cpu_embedding_scratch(const ops_model *m)
+static size_t row_bytes(const weight *w)
 {
-    return weight_row_data(&m->embed) + weight_row_scales(&m->embed);
+    return weight_row_data(w) + weight_row_scales(w);
 }
 
-bool cpu_embedding_row(ops_step *step, int32_t token, uint8_t *scratch, float *out)
+size_t cpu_embedding_scratch(const ops_model *m)
+{
+    size_t most = row_bytes(&m->embed);
+    if (m->drafter && row_bytes(&m->drafter->embed) > most) most = row_bytes(&m->drafter->embed);
+    if (m->drafter && row_bytes(&m->drafter->markov_in) > most) most = row_bytes(&m->drafter->markov_in);
+    return most;
+}
+
+bool cpu_embedding_row(ops_step *step, const weight *embed, int32_t token, uint8_t *scratch, float *out)
 {
     const ops_backend *b = step->backend;
-    weight row = weight_rows(&b->model->embed, token, 1);
+    weight row = weight_rows(embed, token, 1);
     size_t data = weight_row_data(&row), scales = weight_row_scales(&row);
     const struct {
         const void *from;

@@ -13,6 +13,7 @@ typedef struct loading {
     hy_error *err;
     hy_status status;  /* of the first failure; what follows it does nothing */
     int layer, expert; /* whose weights come; -1: none */
+    bool drafter;
     progress report;
 } loading;
 
@@ -21,7 +22,8 @@ static void load(loading *l, const weight *w, const char *what, cpu_linear *out)
     if (l->status != HY_OK) return;
     const ops_options *o = &l->backend->options;
     char name[96];
-    int n = l->layer < 0 ? 0 : snprintf(name, sizeof name, "layer %d, ", l->layer);
+    int n = l->drafter ? snprintf(name, sizeof name, "drafter, ") : 0;
+    if (l->layer >= 0) n += snprintf(name + n, sizeof name - (size_t)n, "layer %d, ", l->layer);
     if (l->expert >= 0) n += snprintf(name + n, sizeof name - (size_t)n, "expert %d, ", l->expert);
     snprintf(name + n, sizeof name - (size_t)n, "%s", what);
     l->status = cpu_linear_pack(w, name, l->backend->pool, o->files, o->file_count, out, l->err);
@@ -91,6 +93,61 @@ static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
     }
 }
 
+static void load_draft_layer(loading *l, const ops_drafter *d, const ops_draft_layer *from, cpu_draft_layer *to)
+{
+    int hidden = l->backend->model->hidden;
+    float plus = d->plain_norm ? 0 : 1;
+    load_vector(l, &from->input_norm, hidden, plus, &to->input_gain);
+    load_vector(l, &from->post_norm, hidden, plus, &to->post_gain);
+    load_vector(l, &from->q_norm, d->head_dim, plus, &to->q_gain);
+    load_vector(l, &from->k_norm, d->head_dim, plus, &to->k_gain);
+    load(l, &from->q, "q_proj", &to->q);
+    load(l, &from->k, "k_proj", &to->k);
+    load(l, &from->v, "v_proj", &to->v);
+    load(l, &from->o, "o_proj", &to->o);
+    load(l, &from->gate, "gate_proj", &to->gate);
+    load(l, &from->up, "up_proj", &to->up);
+    load(l, &from->down, "down_proj", &to->down);
+}
+
+/* A drafter that brings no head has the target's. */
+static bool has_head(const ops_model *m)
+{
+    return m->drafter->head.data != m->head.data;
+}
+
+static void load_drafter(loading *l)
+{
+    ops_backend *b = l->backend;
+    const ops_model *m = b->model;
+    const ops_drafter *d = m->drafter;
+    if (!d || l->status != HY_OK) return;
+    float plus = d->plain_norm ? 0 : 1;
+    l->drafter = true;
+    cpu_drafter *to = b->drafter = memory_zeroed(1, sizeof *to);
+    if (to) to->layer = memory_zeroed((size_t)d->layers, sizeof *to->layer);
+    if (to) to->frequency = memory_zeroed((size_t)d->rotary_dim / 2 + 1, sizeof *to->frequency);
+    if (!to || !to->layer || !to->frequency) {
+        l->status = error_memory(l->err, "the drafter", (size_t)d->layers * sizeof *to->layer);
+        return;
+    }
+    cpu_frequencies(d->rope_theta, d->rotary_dim, to->frequency);
+    load(l, &d->fc, "fc", &to->fc);
+    load_vector(l, &d->hidden_norm, m->hidden, plus, &to->hidden_gain);
+    load_vector(l, &d->final_norm, m->hidden, plus, &to->final_gain);
+    if (has_head(m)) load(l, &d->head, "lm_head", &to->own_head);
+    to->head = has_head(m) ? &to->own_head : &b->head;
+    if (d->markov_rank > 0) load(l, &d->markov_out, "markov_w2", &to->markov_out);
+    if (d->confidence.format != WEIGHT_NONE) {
+        load_vector(l, &d->confidence, d->confidence.cols, 0, &to->confidence);
+        load_vector(l, &d->confidence_bias, 1, 0, &to->confidence_bias);
+    }
+    for (int i = 0; i < d->layers; i++) {
+        l->layer = i;
+        load_draft_layer(l, d, &d->layer[i], &to->layer[i]);
+    }
+}
+
 /* A page that is touched brings its neighbours in, which belong to other weights and stay when those were packed. */
 static void drop_pages(const ops_options *o)
 {
@@ -113,6 +170,33 @@ static uint64_t layer_bytes(const ops_model *m, const ops_layer *l, bool experts
     return bytes;
 }
 
+/* The drafter's matrices; returns how many. */
+static int draft_layer_weights(const ops_draft_layer *l, const weight *all[7])
+{
+    const weight *list[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+    for (int i = 0; i < 7; i++) all[i] = list[i];
+    return 7;
+}
+
+/* The sum of `bytes` over what is packed of the drafter. */
+static uint64_t drafter_bytes(const ops_model *m, uint64_t (*bytes)(const weight *w))
+{
+    const ops_drafter *d = m->drafter;
+    const weight *all[7];
+    if (!d) return 0;
+    uint64_t sum = bytes(&d->fc);
+    if (has_head(m)) sum += bytes(&d->head);
+    if (d->markov_rank > 0) sum += bytes(&d->markov_out);
+    for (int i = 0; i < d->layers; i++)
+        for (int n = draft_layer_weights(&d->layer[i], all); n-- > 0;) sum += bytes(all[n]);
+    return sum;
+}
+
+static uint64_t file_bytes(const weight *w)
+{
+    return weight_bytes(w);
+}
+
 hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
 {
     const ops_model *m = backend->model;
@@ -124,6 +208,7 @@ hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
                           .total = weight_bytes(&m->head)};
     bool stream = backend->options.weights == OPS_WEIGHTS_STREAM;
     for (int i = 0; i < m->layers; i++) l.report.total += layer_bytes(m, &m->layer[i], !stream);
+    l.report.total += drafter_bytes(m, file_bytes);
     backend->layer = memory_zeroed((size_t)m->layers, sizeof *backend->layer);
     if (!backend->layer) return error_memory(err, "the layers", (size_t)m->layers * sizeof *backend->layer);
     load_vector(&l, &m->final_norm, m->hidden, 1, &backend->final_gain);
@@ -133,6 +218,8 @@ hy_status cpu_weights_open(ops_backend *backend, hy_error *err)
         load_layer(&l, &m->layer[i], &backend->layer[i]);
         drop_pages(&backend->options);
     }
+    load_drafter(&l);
+    if (m->drafter) drop_pages(&backend->options);
     if (l.status == HY_OK) progress_end(&l.report);
     if (l.status == HY_OK && stream) l.status = cpu_stream_open(backend, err);
     return l.status;
@@ -142,6 +229,25 @@ static void free_experts(cpu_linear *linear, int experts)
 {
     for (int e = 0; e < experts && linear; e++) cpu_linear_free(&linear[e]);
     memory_free(linear);
+}
+
+static void close_drafter(ops_backend *b)
+{
+    cpu_drafter *d = b->drafter;
+    if (!d) return;
+    for (int i = 0; i < b->model->drafter->layers && d->layer; i++) {
+        cpu_draft_layer *l = &d->layer[i];
+        float *vectors[] = {l->input_gain, l->post_gain, l->q_gain, l->k_gain};
+        cpu_linear *linears[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t j = 0; j < sizeof vectors / sizeof *vectors; j++) memory_free(vectors[j]);
+        for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) cpu_linear_free(linears[j]);
+    }
+    cpu_linear_free(&d->fc);
+    cpu_linear_free(&d->markov_out);
+    cpu_linear_free(&d->own_head);
+    void *arrays[] = {d->layer, d->hidden_gain, d->final_gain, d->confidence, d->frequency, d->confidence_bias, d};
+    for (size_t j = 0; j < sizeof arrays / sizeof *arrays; j++) memory_free(arrays[j]);
+    b->drafter = NULL;
 }
 
 void cpu_weights_close(ops_backend *backend)
@@ -164,6 +270,7 @@ void cpu_weights_close(ops_backend *backend)
     memory_free(backend->layer);
     memory_free(backend->final_gain);
     cpu_linear_free(&backend->head);
+    close_drafter(backend);
 }
 
 static uint64_t packed(const weight *w)
@@ -185,7 +292,7 @@ static uint64_t packed_experts(const ops_model *m, const ops_layer *l, ops_memor
 
 void cpu_weights_measure(const ops_model *m, bool stream, ops_memory *out)
 {
-    out->weights = packed(&m->head);
+    out->weights = packed(&m->head) + drafter_bytes(m, packed);
     for (int i = 0; i < m->layers; i++) {
         const ops_layer *l = &m->layer[i];
         const weight *all[] = {&l->q,           &l->k,          &l->v,          &l->o,          &l->index_q,

@@ -1,5 +1,5 @@
 /*
- * Keys, values and index keys on their way into cache blocks and back.
+ * Keys, values and index keys, and those of a drafter's context, on their way into cache blocks and back.
  *
  * What enters a cache other than fp32 is rounded to bf16 first, since that is what the projections of other backends
  * hand to the quantiser; then nvfp4 takes E4M3 scales per 16 dims and E2M1 codes, fp8 the E4M3 of x / scale.
@@ -135,6 +135,49 @@ void reference_cache_index_keys(const ops_cache *cache, int layer, int32_t block
     for (int t = 0; t < tokens; t++)
         decode(l->index, cache->backend->options.read, 1, at + (size_t)t * (l->index_scales / CACHE_BLOCK),
                at + l->index_scales + linear_scale(l->index_dim, t), 1, l->index_dim, out + t * l->index_dim);
+}
+
+/* ---- The drafter's part ------------------------------------------------------------------------------------------ */
+
+static uint8_t *draft_at(const ops_cache *cache, int layer, int head, int64_t block)
+{
+    const cache_layout *l = &cache->layout;
+    size_t heads = (size_t)layer * (size_t)l->draft_kv_heads + (size_t)head;
+    return cache->data + (size_t)block * l->row_bytes + l->draft_offset + heads * l->draft_head_bytes;
+}
+
+void reference_cache_draft_store(ops_step *step, int layer, const float *k, const float *v)
+{
+    const cache_layout *l = &step->cache->layout;
+    size_t bytes = cache_vector_bytes(l->draft, l->draft_head_dim);
+    for (int32_t row = 0; row < step->rows.count; row++) {
+        int64_t slot = step->rows.slot[row];
+        if (slot < 0 || step->rows.sequence[row] < 0) continue;
+        for (int head = 0; head < l->draft_kv_heads; head++) {
+            uint8_t *at = draft_at(step->cache, layer, head, slot / CACHE_BLOCK) + (size_t)(slot % CACHE_BLOCK) * bytes;
+            size_t from = ((size_t)row * (size_t)l->draft_kv_heads + (size_t)head) * (size_t)l->draft_head_dim;
+            encode(l->draft, 1, k + from, l->draft_head_dim, at, NULL, 0);
+            encode(l->draft, 1, v + from, l->draft_head_dim, at + l->draft_v_data, NULL, 0);
+        }
+    }
+}
+
+static void draft_vectors(const cache_layout *l, const uint8_t *at, int tokens, float *out)
+{
+    size_t bytes = cache_vector_bytes(l->draft, l->draft_head_dim);
+    for (int t = 0; t < tokens; t++)
+        decode(l->draft, READBACK_EXACT, 1, at + (size_t)t * bytes, NULL, 0, l->draft_head_dim,
+               out + t * l->draft_head_dim);
+}
+
+void reference_cache_draft_keys(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out)
+{
+    draft_vectors(&cache->layout, draft_at(cache, layer, head, block), tokens, out);
+}
+
+void reference_cache_draft_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out)
+{
+    draft_vectors(&cache->layout, draft_at(cache, layer, head, block) + cache->layout.draft_v_data, tokens, out);
 }
 
 int32_t reference_cache_block(const ops_step *step, int32_t t, int32_t b)

@@ -67,7 +67,7 @@ void reference_route(ops_step *step, int layer)
 /* ---- Activation ----------------------------------------------------------------------------------------------- */
 
 /* The gate is clamped from above only. Comparisons are such that NaN stays NaN. out may be gate. */
-static void swiglu(const float *gate, const float *up, int64_t n, float alpha, float limit, float *out)
+void reference_swiglu(const float *gate, const float *up, int64_t n, float alpha, float limit, float *out)
 {
     for (int64_t i = 0; i < n; i++) {
         float g = gate[i] > limit ? limit : gate[i];
@@ -83,7 +83,7 @@ static void feed(ops_step *step, const weight *gate, const weight *up, const wei
     int32_t count = step->rows.count;
     reference_linear(step, gate, in, count, step->gate);
     reference_linear(step, up, in, count, step->up);
-    swiglu(step->gate, step->up, count * gate->rows, m->swiglu_alpha, m->swiglu_limit, step->gate);
+    reference_swiglu(step->gate, step->up, count * gate->rows, m->swiglu_alpha, m->swiglu_limit, step->gate);
     reference_linear_sliced(step, down, step->gate, count, y);
 }
 
@@ -126,7 +126,7 @@ static void run_expert(ops_step *step, const ops_layer *l, int e, int32_t count)
         step->gate[i] *= step->member_factor[i / width];
         step->up[i] *= step->member_factor[i / width];
     }
-    swiglu(step->gate, step->up, count * width, m->swiglu_alpha, m->swiglu_limit, step->gate);
+    reference_swiglu(step->gate, step->up, count * width, m->swiglu_alpha, m->swiglu_limit, step->gate);
     for (int32_t i = 0; i < count && quantised; i++)
         nvfp4_fc2_round_row(step->gate + i * width, (size_t)width / NVFP4_GROUP, step->gate + i * width);
     reference_linear(step, &l->expert_down[e], step->gate, count, step->y);

@@ -8,14 +8,24 @@
 
 /* The squares are summed in sixteen interleaved chains, folded pairwise: one chain would lose a bit more than the whole
  * rest of the layer, and a shared error of a row is what tips values over the borders of a quantiser. */
-void reference_rms_norm(const float *x, const float *gain, int n, float eps, float *out)
+static void rms_norm(const float *x, const float *gain, float base, int n, float eps, float *out)
 {
     float lane[REFERENCE_TILE] = {0};
     for (int i = 0; i < n; i++) lane[i % REFERENCE_TILE] += x[i] * x[i];
     for (int step = 1; step < REFERENCE_TILE; step *= 2)
         for (int i = 0; i < REFERENCE_TILE; i += 2 * step) lane[i] += lane[i + step];
     float inverse = 1 / sqrtf(lane[0] / (float)n + eps);
-    for (int i = 0; i < n; i++) out[i] = x[i] * inverse * (1 + gain[i]);
+    for (int i = 0; i < n; i++) out[i] = x[i] * inverse * (base + gain[i]);
+}
+
+void reference_rms_norm(const float *x, const float *gain, int n, float eps, float *out)
+{
+    rms_norm(x, gain, 1, n, eps, out);
+}
+
+void reference_rms_norm_plain(const float *x, const float *gain, int n, float eps, float *out)
+{
+    rms_norm(x, gain, 0, n, eps, out);
 }
 
 typedef struct norm_work {

@@ -13,6 +13,7 @@
  *     attention.c    attend_in, attend, attend_out
  *     index.c        block scores and selection
  *     experts.c      router, experts, dense feed-forward
+ *     drafter.c      draft_tap, draft_context, draft
  */
 #ifndef HAYATE_BACKEND_REFERENCE_H
 #define HAYATE_BACKEND_REFERENCE_H
@@ -28,6 +29,7 @@ struct ops_backend {
     const ops_model *model; /* borrowed */
     ops_options options;
     float *frequency; /* [rotary_dim / 2] */
+    float *draft_frequency; /* [drafter rotary_dim / 2] */
     size_t max_width; /* inputs of the widest projection */
     int workers;
 };
@@ -38,6 +40,21 @@ typedef struct reference_candidate {
     int32_t block; /* -1: none */
     bool forced;
 } reference_candidate;
+
+/* The drafter's tensors of a step; G = limits.draft_rows, D = limits.drafts. A block of drafts is one sequence's. */
+typedef struct reference_draft {
+    float *taps;            /* [T, taps, hidden] */
+    float *c;               /* [T, hidden] */
+    float *x, *normed, *y;  /* [G, hidden] */
+    float *q, *attention;   /* [G, heads, head_dim] */
+    float *k, *v;           /* [T or G, kv_heads, head_dim]: of the context, of a block */
+    float *cosine, *sine;   /* [T or G, rotary_dim / 2] */
+    float *gate, *up;       /* [G, width] */
+    float *h;               /* [D, G, hidden] */
+    float *logits;          /* [G, vocab] U of the running block */
+    float *follow, *markov; /* [vocab], [rank]: of the token before */
+    float *confidence;      /* [hidden + rank] decoded */
+} reference_draft;
 
 struct ops_step {
     ops_backend *backend;
@@ -71,9 +88,11 @@ struct ops_step {
     float *y;                        /* [T, hidden] output of a projection */
     float *sum;                      /* [T, hidden] of the routed experts */
     float *logits;                   /* [R, vocab] */
+    float *draft_logits;             /* [drafts, draft_rows, vocab] L, kept for verify; none without limits.draft_laws */
     float *scratch;                  /* [workers, scratch_floats] */
     size_t scratch_floats;
     void *sample_scratch;
+    reference_draft draft; /* NULLs without a drafter or limits.drafts */
 };
 
 /* Runs fn over the items with the borrowed pool; without one, here. Scratch of worker w: reference_scratch. */
@@ -102,6 +121,8 @@ void reference_slice(int64_t cols, int i, int64_t *begin, int64_t *end);
 
 /* out = x / sqrt(mean(x^2) + eps) * (1 + w). out may be x. gain is a weight of n columns, or decoded [n]. */
 void reference_rms_norm(const float *x, const float *gain, int n, float eps, float *out);
+/* The same with `gain` in place of 1 + gain. */
+void reference_rms_norm_plain(const float *x, const float *gain, int n, float eps, float *out);
 void reference_rms_norm_rows(const ops_step *step, const float *x, const weight *gain, float *out); /* [T, hidden] */
 /* frequency_j = 1 / theta^(2j / rotary_dim). */
 void reference_rotary_frequencies(float theta, int rotary_dim, float *frequency);
@@ -120,6 +141,20 @@ void reference_cache_values(const ops_cache *cache, int layer, int head, int32_t
 void reference_cache_index_keys(const ops_cache *cache, int layer, int32_t block, int tokens, float *out);
 /* The cache block of logical block b of row t. */
 int32_t reference_cache_block(const ops_step *step, int32_t t, int32_t b);
+/* The drafter's part: K and V [T, kv_heads, head_dim] of all rows that have a slot; tokens [0, tokens) of a block. */
+void reference_cache_draft_store(ops_step *step, int layer, const float *k, const float *v);
+void reference_cache_draft_keys(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
+void reference_cache_draft_values(const ops_cache *cache, int layer, int head, int32_t block, int tokens, float *out);
+
+/* ---- experts.c ------------------------------------------------------------------------------------------------ */
+
+/* out = (min(max(up, -limit), limit) + 1) * g * sigmoid(alpha * g), g = min(gate, limit). out may be gate. */
+void reference_swiglu(const float *gate, const float *up, int64_t n, float alpha, float limit, float *out);
+
+/* ---- drafter.c ------------------------------------------------------------------------------------------------ */
+
+hy_status reference_draft_open(ops_step *step, hy_error *err); /* memory; closed with the step, also on failure */
+void reference_draft_close(ops_step *step);
 
 /* ---- the operations ------------------------------------------------------------------------------------------- */
 
@@ -133,10 +168,14 @@ void reference_index_select(ops_step *step, int layer);
 void reference_route(ops_step *step, int layer);
 void reference_experts(ops_step *step, int layer);
 void reference_feed_dense(ops_step *step, int layer);
+void reference_draft_tap(ops_step *step, int tap);
+void reference_draft_context(ops_step *step);
+void reference_draft_block(ops_step *step, const ops_draft *sequences, int32_t count);
 
-/* Floats of scratch that a worker needs in linear.c, attention.c and index.c. */
+/* Floats of scratch that a worker needs in linear.c, attention.c, index.c and drafter.c. */
 size_t reference_linear_scratch(const ops_backend *backend);
 size_t reference_attention_scratch(const ops_backend *backend);
 size_t reference_index_scratch(const ops_backend *backend);
+size_t reference_draft_scratch(const ops_backend *backend);
 
 #endif

@@ -30,9 +30,14 @@ static size_t larger(size_t a, size_t b)
 /* The widest vector that a worker holds: inputs of a projection, a gain, the router's bias. */
 static size_t widest(const ops_model *m)
 {
-    int64_t widths[] = {
-        m->hidden,   (int64_t)m->heads * m->head_dim, m->expert_width, m->shared_width, m->dense_width, m->experts,
-        m->index_dim};
+    static const ops_drafter none;
+    const ops_drafter *d = m->drafter ? m->drafter : &none;
+    int64_t widths[] = {m->hidden,       (int64_t)m->heads * m->head_dim,
+                        m->expert_width, m->shared_width,
+                        m->dense_width,  m->experts,
+                        m->index_dim,    (int64_t)d->tap_count * m->hidden,
+                        d->width,        (int64_t)d->heads * d->head_dim,
+                        d->markov_rank};
     size_t most = 0;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) most = larger(most, (size_t)widths[i]);
     return most;
@@ -42,6 +47,7 @@ static void reference_close(ops_backend *b)
 {
     if (!b) return;
     memory_free(b->frequency);
+    memory_free(b->draft_frequency);
     memory_free(b);
 }
 
@@ -49,20 +55,25 @@ static hy_status reference_open(const ops_model *model, const ops_options *optio
 {
     hy_status status = host_check_model("reference", model, options, err);
     if (status != HY_OK) return status;
-    size_t pairs = (size_t)model->rotary_dim / 2;
+    const ops_drafter *d = model->drafter;
+    size_t pairs = (size_t)model->rotary_dim / 2, draft_pairs = d ? (size_t)d->rotary_dim / 2 : 0;
     ops_backend *b = memory_zeroed(1, sizeof *b);
     float *frequency = memory_zeroed(pairs + 1, sizeof *frequency);
-    if (!b || !frequency) {
+    float *draft_frequency = memory_zeroed(draft_pairs + 1, sizeof *draft_frequency);
+    if (!b || !frequency || !draft_frequency) {
         memory_free(b);
         memory_free(frequency);
+        memory_free(draft_frequency);
         return error_memory(err, "the reference backend", sizeof *b);
     }
     *b = (ops_backend){.model = model,
                        .options = *options,
                        .frequency = frequency,
+                       .draft_frequency = draft_frequency,
                        .max_width = widest(model),
                        .workers = options->pool ? threads_count(options->pool) : 1};
     reference_rotary_frequencies(model->rope_theta, model->rotary_dim, frequency);
+    if (d) reference_rotary_frequencies(d->rope_theta, d->rotary_dim, draft_frequency);
     *out = b;
     return HY_OK;
 }
@@ -82,6 +93,7 @@ static hy_status cache_open(ops_backend *backend, const cache_layout *layout, in
 static void step_close(ops_step *step)
 {
     if (!step) return;
+    reference_draft_close(step);
     void *arrays[] = {step->x,
                       step->normed,
                       step->cosine,
@@ -108,6 +120,7 @@ static void step_close(ops_step *step)
                       step->sum,
                       step->logits,
                       step->scratch,
+                      step->draft_logits,
                       step->sample_scratch,
                       step};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);
@@ -121,8 +134,9 @@ static hy_status step_arrays(ops_step *s, hy_error *err)
     size_t pairs = (size_t)m->rotary_dim / 2, index_heads = (size_t)m->index_heads, top = (size_t)m->index_top;
     size_t routes = (size_t)m->experts_per_token, f = sizeof(float), i = sizeof(int32_t);
     size_t wide = larger(larger((size_t)m->expert_width, (size_t)m->shared_width), (size_t)m->dense_width);
+    size_t laws = s->limits.draft_laws ? (size_t)s->limits.drafts : 0;
     s->scratch_floats = larger(larger(reference_linear_scratch(s->backend), reference_index_scratch(s->backend)),
-                               reference_attention_scratch(s->backend));
+                               larger(reference_attention_scratch(s->backend), reference_draft_scratch(s->backend)));
     const host_array arrays[] = {
         {&s->x, rows, hidden, f},
         {&s->normed, rows, hidden, f},
@@ -150,7 +164,8 @@ static hy_status step_arrays(ops_step *s, hy_error *err)
         {&s->sum, rows, hidden, f},
         {&s->logits, logit_rows, (size_t)m->vocab, f},
         {&s->scratch, (size_t)s->backend->workers, s->scratch_floats, f},
-        {&s->sample_scratch, 1, sample_scratch_bytes(m->vocab), 1},
+        {&s->draft_logits, laws, (size_t)s->limits.draft_rows * (size_t)m->vocab, f},
+        {&s->sample_scratch, 1, host_verify_scratch(&s->limits, m->vocab), 1},
     };
     return host_arrays_open(arrays, sizeof arrays / sizeof *arrays, err);
 }
@@ -164,6 +179,7 @@ static hy_status step_open(ops_backend *backend, const ops_limits *limits, ops_s
     step->limits = *limits;
     step->max_blocks = (limits->positions + CACHE_BLOCK - 1) / CACHE_BLOCK;
     hy_status status = step_arrays(step, err);
+    if (status == HY_OK) status = reference_draft_open(step, err);
     if (status != HY_OK) {
         step_close(step);
         return status;
@@ -232,46 +248,60 @@ static void sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sa
     }
 }
 
+static void verify(ops_step *step, const ops_verify *sequences, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        host_verify(&step->limits, step->logits, step->logit_rows, step->backend->model->vocab, step->draft_logits,
+                    &sequences[i], step->sample_scratch);
+}
+
 /* ---- Named tensors --------------------------------------------------------------------------------------------- */
 
-/* The tensor's first row and the bytes of one. */
-static void *tensor_at(ops_step *step, ops_tensor which, size_t *row_bytes)
+/* Row `first` of a tensor, of which there are `rows` more, and their bytes. */
+static void *tensor_at(ops_step *step, ops_tensor which, int32_t first, int32_t rows, size_t *bytes)
 {
     const ops_model *m = step->backend->model;
+    const ops_limits *limits = &step->limits;
     size_t heads = (size_t)m->heads * (size_t)m->head_dim, index_heads = (size_t)m->index_heads;
+    int32_t drafts = limits->drafts * limits->draft_rows;
     const struct {
         void *at;
         size_t columns; /* of four bytes */
+        int32_t rows;
     } tensors[] = {
-        [OPS_X] = {step->x, (size_t)m->hidden},
-        [OPS_Q] = {step->q, heads},
-        [OPS_INDEX_Q] = {step->index_q, index_heads * (size_t)m->index_dim},
-        [OPS_SCORES] = {step->scores, index_heads * (size_t)step->max_blocks},
-        [OPS_BLOCKS] = {step->blocks, index_heads * (size_t)m->index_top},
-        [OPS_ATTENTION] = {step->attention, heads},
-        [OPS_H] = {step->h, (size_t)m->hidden},
-        [OPS_ROUTES] = {step->routes, (size_t)m->experts_per_token},
-        [OPS_ROUTE_WEIGHTS] = {step->route_weights, (size_t)m->experts_per_token},
-        [OPS_LOGITS] = {step->logits, (size_t)m->vocab},
+        [OPS_X] = {step->x, (size_t)m->hidden, limits->rows},
+        [OPS_Q] = {step->q, heads, limits->rows},
+        [OPS_INDEX_Q] = {step->index_q, index_heads * (size_t)m->index_dim, limits->rows},
+        [OPS_SCORES] = {step->scores, index_heads * (size_t)step->max_blocks, limits->rows},
+        [OPS_BLOCKS] = {step->blocks, index_heads * (size_t)m->index_top, limits->rows},
+        [OPS_ATTENTION] = {step->attention, heads, limits->rows},
+        [OPS_H] = {step->h, (size_t)m->hidden, limits->rows},
+        [OPS_ROUTES] = {step->routes, (size_t)m->experts_per_token, limits->rows},
+        [OPS_ROUTE_WEIGHTS] = {step->route_weights, (size_t)m->experts_per_token, limits->rows},
+        [OPS_LOGITS] = {step->logits, (size_t)m->vocab, limits->logit_rows},
+        [OPS_DRAFT_C] = {step->draft.c, (size_t)m->hidden, limits->rows},
+        [OPS_DRAFT_H] = {step->draft.h, (size_t)m->hidden, drafts},
+        [OPS_DRAFT_LOGITS] = {step->draft_logits, (size_t)m->vocab, limits->draft_laws ? drafts : 0},
     };
-    *row_bytes = tensors[which].columns * 4;
-    return tensors[which].at;
+    size_t row_bytes = tensors[which].columns * 4;
+    char *at = tensors[which].at;
+    assert(at && first >= 0 && rows >= 0 && rows <= tensors[which].rows - first);
+    *bytes = (size_t)rows * row_bytes;
+    return at + (size_t)first * row_bytes;
 }
 
 static void tensor_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, void *out)
 {
-    size_t row_bytes;
-    const char *at = tensor_at(step, which, &row_bytes);
-    assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
-    memcpy(out, at + (size_t)first * row_bytes, (size_t)rows * row_bytes);
+    size_t bytes;
+    const void *at = tensor_at(step, which, first, rows, &bytes);
+    memcpy(out, at, bytes);
 }
 
 static void tensor_write(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in)
 {
-    size_t row_bytes;
-    char *at = tensor_at(step, which, &row_bytes);
-    assert(first >= 0 && first + rows <= (which == OPS_LOGITS ? step->limits.logit_rows : step->limits.rows));
-    memcpy(at + (size_t)first * row_bytes, in, (size_t)rows * row_bytes);
+    size_t bytes;
+    void *at = tensor_at(step, which, first, rows, &bytes);
+    memcpy(at, in, bytes);
 }
 
 const hy_ops ops_reference = {
@@ -300,6 +330,10 @@ const hy_ops ops_reference = {
     .feed_dense = reference_feed_dense,
     .head = head,
     .sample = sample,
+    .verify = verify,
+    .draft_tap = reference_draft_tap,
+    .draft_context = reference_draft_context,
+    .draft = reference_draft_block,
     .tensor_read = tensor_read,
     .tensor_write = tensor_write,
 };

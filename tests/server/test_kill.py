@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""A server with a disk tier is killed in the middle of its work, again and again: never a wrong answer.
+
+    test_kill.py BUILD/hayate [KILLS]
+
+Answers are taken once from a server that reuses nothing. Then servers share one folder of blocks, each is asked for a while
+by four clients and killed; every whole answer must be the one from before. At the end one server is told to stop, its
+successor must find the folder, damaged files in it included, within a second.
+
+hayate-test: slow
+"""
+import http.client
+import pathlib
+import random
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+KILLS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 6
+
+from test_chat import Server  # noqa: E402 (reads the arguments)
+
+BEGIN = "Here is a list. " + " ".join(f"Item {i} costs {i * 37 % 101}." for i in range(90))
+DETAILS = "--enable-prompt-tokens-details"  # says how much was there
+PROMPTS = [BEGIN[:300 * (i % 5 + 2)] + f" What does item {i} cost?" for i in range(14)]
+
+
+class KillTest(unittest.TestCase):
+    def open(self, *flags):
+        server = Server(DETAILS, *flags)
+        self.addCleanup(server.process.kill)  # a test that fails leaves nobody waiting
+        return server
+
+    def ask(self, server, i):
+        status, answer = server.chat(PROMPTS[i], temperature=1.0, seed=i, max_tokens=12)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]["message"], (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+
+    def client(self, server, seed, state):
+        draw = random.Random(seed)
+        while not state["over"]:
+            i = draw.randrange(len(PROMPTS))
+            try:
+                message, cached = self.ask(server, i)
+            except (OSError, http.client.HTTPException, ValueError):
+                return  # the server was killed
+            state["answers"] += 1
+            state["cached"] += cached > 0
+            if message != self.alone[i]:
+                state["wrong"].append((i, message, self.alone[i]))
+
+    def test_kills(self):
+        server = self.open("--no-enable-prefix-caching")
+        self.alone = [self.ask(server, i)[0] for i in range(len(PROMPTS))]
+        server.stop()
+        draw = random.Random(1)
+        answers = cached = 0
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--kv-cache-memory-bytes", "20MiB", "--kv-offload-disk", folder, "--kv-offload-disk-size", "200MiB",
+                     "--max-model-len", "4096"]
+            for kill in range(KILLS):
+                server = self.open(*flags)
+                state = {"over": False, "answers": 0, "cached": 0, "wrong": []}
+                clients = [threading.Thread(target=self.client, args=(server, kill * 10 + k, state)) for k in range(4)]
+                for c in clients:
+                    c.start()
+                wanted = draw.randrange(1, 40)  # by work done, so that a slow machine is killed in its middle as well
+                while state["answers"] < wanted and not state["wrong"] and any(c.is_alive() for c in clients):
+                    time.sleep(0.005)
+                time.sleep(draw.uniform(0, 0.02))
+                server.process.kill()
+                state["over"] = True
+                server.process.wait()
+                server.process.stderr.close()
+                for c in clients:
+                    c.join()
+                self.assertEqual(state["wrong"], [])
+                answers, cached = answers + state["answers"], cached + state["cached"]
+            print(f"{KILLS} kills, {answers} answers, {cached} of them with blocks that were there")
+            self.assertGreater(cached, 0)
+            self.last_restart(flags, pathlib.Path(folder))
+
+    def last_restart(self, flags, folder):
+        server = self.open(*flags)
+        for i in range(len(PROMPTS)):
+            self.ask(server, i)
+        self.assertEqual(server.stop(), 0)
+        files = sorted(folder.glob("*/*/*.block"))
+        self.assertGreater(len(files), 10)
+        for n, path in enumerate(files):
+            data = bytearray(path.read_bytes())
+            if n % 5 == 0:
+                data[len(data) // 2] ^= 1
+            elif n % 5 == 1:
+                del data[len(data) * 2 // 3:]
+            path.write_bytes(data)
+        began = time.monotonic()
+        server = self.open(*flags)
+        self.assertLess(time.monotonic() - began, 20)  # a bound for a busy machine; a second is usual
+        for i in range(len(PROMPTS)):
+            self.assertEqual(self.ask(server, i)[0], self.alone[i])
+        self.assertEqual(server.stop(), 0)
+        self.assertIn("damaged", "".join(server.lines))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
