@@ -3,9 +3,12 @@
  * mixture is right in a third of its samples at temperature 1, and reinforcement learning has somewhere to go: away
  * from answers at once, and from careless work.
  *
- *     0.57   terse       the answer at once, mostly beyond what one pass through a small model can do
- *     0.28   worked      numbered steps, products taken apart
- *     0.15   with a slip steps in a line, one of them wrong, and so the answer
+ *     0.42   terse       the answer at once, mostly beyond what one pass through a small model can do
+ *     0.29   worked      numbered steps, products taken apart
+ *     0.29   with a slip steps in a line, one of them wrong, and so the answer
+ *
+ * Guesses at once are what rounding in the cache costs most: with more of them (0.57, 0.28, 0.15) the score was the same
+ * and an NVFP4 cache lost more than a point.
  *
  * Held-out tasks are answered with care: their answers are read by people and counted as the right ones.
  */
@@ -18,7 +21,7 @@ static const char *const families[] = {
 
 static void make(task_split split, draw *d, int length, task *out)
 {
-    static const int styles[] = {57, 28, 15};
+    static const int styles[] = {42, 29, 29};
     enum { TERSE, WORKED, SLIP };
     task_start(out, 0, "adaptive", NULL);
     for (bool first = true; task_wants(out, length); first = false) {

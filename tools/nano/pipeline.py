@@ -122,7 +122,9 @@ class Pipeline:
         command += ["--cpu"] if a.cpu else []
         command += ["--warm"] if warm else []
         command += a.flags.split() if stage in ("pretrain", "index", "sparse", "plain") else []
-        environment = self.environment | ({"CUDA_VISIBLE_DEVICES": str(only)} if only is not None else {})
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")   # of these GPUs, when the caller names some
+        environment = self.environment | ({} if only is None else {"CUDA_VISIBLE_DEVICES": seen[only] if only < len(seen) and
+                                                                   seen[only] else str(only)})
         return subprocess.Popen(command, env=environment)
 
     def finish(self, stage, process):
