@@ -95,7 +95,7 @@ static bool read_as(generation *g, const generation_dialect *as, json_t *body, r
     g->state = r;
     g->plan.no_generation = g->keep_prompts = true;
     if (ok && g->plan.tools.mode > REQUEST_TOOLS_AUTO)
-        return request_unsupported(fault, "tool_choice", "a forced tool call cannot be rendered");
+        return request_refuse(fault, "tool_choice", "a forced tool call cannot be rendered");
     r->params = ok ? sampling_json(&g->plan, body) : NULL;
     r->body = json_incref(body);
     return ok;

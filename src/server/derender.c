@@ -231,7 +231,7 @@ static bool read_common(generation *g, json_t *body, struct read *f, request_fau
     const char *served;
     if (!generation_check_model(g->room, f->model, &served, fault)) return false;
     return !f->stream ||
-           request_unsupported(fault, "stream", "streams are not derendered by this server: send the whole response");
+           request_refuse(fault, "stream", "streams are not derendered by this server: send the whole response");
 }
 
 /* What the dialect's reading put into the plan that answers which are there already have no use for. */

@@ -34,6 +34,7 @@ const request_field generate_fields[] = {
     {"request_id", REQUEST_IGNORED, 0, 0, 0, "name of the request"},
     {"features", REQUEST_REFUSED, 0, 0, 0, NULL},
     {"kv_transfer_params", REQUEST_REFUSED, 0, 0, 0, NULL},
+    {"ec_transfer_params", REQUEST_REFUSED, 0, 0, 0, NULL},
 };
 const size_t generate_field_count = sizeof generate_fields / sizeof *generate_fields;
 

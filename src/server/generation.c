@@ -428,7 +428,6 @@ static bool compile(generation *g, const hy_grammar **grammar, request_fault *fa
     }
     const char *form = p->grammar.outputs ? "structured_outputs" : "response_format";
     request_failed(fault, p->grammar.kind == HY_GRAMMAR_TOOLS ? "tools" : form, &err);
-    if (fault->status == 501) fault->status = 400, fault->type = "BadRequestError", fault->suffix = true;
     return false;
 }
 

@@ -83,10 +83,9 @@ static void step(generation *g, const generation_step *s)
 static void fail(generation *g, const request_fault *f)
 {
     if (!g->x) return;
-    int status = f->status == 501 ? 400 : f->status; /* clients repeat what ends with 5xx */
     buffer body = {0};
     char seconds[16];
-    messages_write_error(&body, status, f->message);
+    messages_write_error(&body, f->status, f->message);
     if (g->begun && g->plan.stream) {
         emit(g, "error", &body);
         http_stream_end(g->x);
@@ -94,7 +93,7 @@ static void fail(generation *g, const request_fault *f)
         snprintf(seconds, sizeof seconds, "%d", f->retry_after);
         if (f->retry_after > 0) http_reply_header(g->x, "Retry-After", seconds);
         if (f->no_retry) http_reply_header(g->x, "x-should-retry", "false");
-        http_reply_json(g->x, status, &body);
+        http_reply_json(g->x, f->status, &body);
     }
     g->x = NULL;
     buffer_free(&body);

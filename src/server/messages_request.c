@@ -407,7 +407,8 @@ static bool refuse_unsupported(const json_t *body, request_fault *fault)
     static const char *const names[] = {"mcp_servers", "container", "kv_transfer_params", "ec_transfer_params"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *v = request_value(body, names[i]);
-        bool empty = !v || json_is_false(v) || (json_is_array(v) && !json_array_size(v));
+        bool empty = !v || json_is_false(v) || (json_is_array(v) && !json_array_size(v)) ||
+                     (json_is_object(v) && !json_object_size(v));
         if (!empty) return request_refuse(fault, NULL, "%s: not supported by this server", names[i]);
     }
     /* Thinking is kept as it is sent: an edit that says so asks for nothing. */

@@ -201,7 +201,7 @@ static void post_reset(void *user, http_exchange *x)
     generation_room *room = user;
     const char *running = http_query(x, "reset_running_requests");
     if (running && strcasecmp(running, "true") == 0) {
-        http_reply_error(x, 501, "NotImplementedError", "reset_running_requests", false,
+        http_reply_error(x, 400, "BadRequestError", "reset_running_requests", false,
                          "running requests keep their cache; cancel them first");
         return;
     }
@@ -231,7 +231,7 @@ static void post_pause(void *user, http_exchange *x)
     bool abort = !mode || strcmp(mode, "abort") == 0, clears = !clear || strcasecmp(clear, "false") != 0;
     if (!abort && strcmp(mode, "wait") != 0) {
         bool keep = strcmp(mode, "keep") == 0;
-        http_reply_error(x, keep ? 501 : 400, keep ? "NotImplementedError" : "BadRequestError", "mode", false,
+        http_reply_error(x, 400, "BadRequestError", "mode", false,
                          keep ? "mode keep is not supported by this server" : "mode must be abort, wait or keep");
         return;
     }

@@ -238,12 +238,10 @@ static void write_error(json_writer *w, const route *r, const char *code, const 
 
 static void write_errors(json_writer *w, const route *r)
 {
-    write_error(w, r, "400", "the body is wrong, or asks for what cannot be");
+    write_error(w, r, "400", "the body is wrong, or asks for what cannot be or this server does not do");
     write_error(w, r, "404", "no such model");
     write_error(w, r, "413", "the body is too large");
     write_error(w, r, "415", "no form that the server knows");
-    if (strncmp(r->path, "/v1/messages", 12) != 0)
-        write_error(w, r, "501", "asks for what this server does not do"); /* Messages have 400 */
     write_error(w, r, "503", "the server is busy, leaves, or cannot compute");
     write_error(w, r, "504", "the request's own deadline has passed");
 }

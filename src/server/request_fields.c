@@ -33,15 +33,6 @@ bool request_refuse(request_fault *fault, const char *param, const char *format,
     return false;
 }
 
-bool request_unsupported(request_fault *fault, const char *param, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fill(fault, 501, "NotImplementedError", param, format, args);
-    va_end(args);
-    return false;
-}
-
 /* In the form that pydantic prints: one line of count, one with the details. */
 bool request_schema(request_fault *fault, const char *place, const char *field, const char *kind, const char *message)
 {
@@ -65,7 +56,7 @@ bool request_failed(request_fault *fault, const char *param, const hy_error *err
         int code;
         const char *type;
     } known[] = {{HY_BAD_INPUT, 400, "BadRequestError"},    {HY_USAGE, 400, "BadRequestError"},
-                 {HY_NO_FIT, 400, "BadRequestError"},       {HY_UNSUPPORTED, 501, "NotImplementedError"},
+                 {HY_NO_FIT, 400, "BadRequestError"},       {HY_UNSUPPORTED, 400, "BadRequestError"},
                  {HY_BUSY, 503, "ServiceUnavailableError"}, {HY_LATE, 504, "GatewayTimeoutError"}};
     *fault = (request_fault){.status = 500, .type = "InternalServerError"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -199,7 +190,7 @@ static bool read_field(const request_field *f, const char *place, json_t *v, cha
     case REQUEST_ANY: break;
     case REQUEST_IGNORED: return true;
     case REQUEST_REFUSED:
-        return asks_nothing(v) || request_unsupported(fault, f->name, "%s is not supported by this server", f->name);
+        return asks_nothing(v) || request_refuse(fault, f->name, "%s is not supported by this server", f->name);
     }
     memcpy(to, &v, sizeof v);
     return true;

@@ -25,18 +25,16 @@ typedef struct request_fault {
     char message[640];
 } request_fault;
 
-/* All three return false, so that checks can `return` them. */
-/* Semantic, 400; `param` may be NULL. */
+/* Both return false, so that checks can `return` them. */
+/* Semantic, 400; `param` may be NULL. What the protocol knows and this server does not do is refused so too: the client
+ * can do something about a field, and a 5xx would have it send the same again. 501 is for whole routes. */
 bool request_refuse(request_fault *fault, const char *param, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-/* Known to the protocol, not done by this server: 501 NotImplementedError. */
-bool request_unsupported(request_fault *fault, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Schema, 400: `place` is "body" or "body.stream_options", `field` may be "" for the place itself; `kind` and `message`
  * are pydantic's ("int_type", "Input should be a valid integer"). */
 bool request_schema(request_fault *fault, const char *place, const char *field, const char *kind, const char *message);
-/* From an error of the engine or the library: HY_BAD_INPUT, HY_USAGE and HY_NO_FIT are 400, HY_UNSUPPORTED 501, HY_BUSY
- * 503, HY_LATE 504, others 500 without the names of files. `param` may be NULL. */
+/* From an error of the engine or the library: HY_BAD_INPUT, HY_USAGE, HY_NO_FIT and HY_UNSUPPORTED are 400,
+ * HY_BUSY 503, HY_LATE 504, others 500 without the names of files. `param` may be NULL. */
 bool request_failed(request_fault *fault, const char *param, const hy_error *error);
 
 /* ---- Fields by table -------------------------------------------------------------------------------------------- */

@@ -185,6 +185,10 @@ class ReportsTest(unittest.TestCase):
             t.join(60)
             self.assertGreater(got[0], 100)
             self.assertEqual(s.call("POST", "/sleep")[0], 501)
+            for query, param in (("pause?mode=keep", "mode"), ("pause?mode=x", "mode"),
+                                 ("reset_prefix_cache?reset_running_requests=true", "reset_running_requests")):
+                status, answer = s.call("POST", "/" + query)
+                self.assertEqual((status, answer["error"]["param"]), (400, param), query)
             self.assertEqual(s.call("GET", "/server_info?config_format=json")[0], 200)
             s.call("POST", "/pause")
             t = threading.Thread(target=lambda: got.append(s.chat()[0]))
