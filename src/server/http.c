@@ -314,9 +314,12 @@ static void poll_drain(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     http_server *s = arg;
-    bool leaving = false;
-    for (const connection *c = s->first; c && !leaving; c = c->next) leaving = connection_leaving(c);
-    if (!leaving || --s->drain_polls <= 0) event_base_loopexit(s->base, NULL);
+    int leaving = 0;
+    for (const connection *c = s->first; c; c = c->next) leaving += connection_leaving(c);
+    if (leaving && --s->drain_polls > 0) return;
+    if (leaving)
+        log_line(HY_LOG_WARNING, "%d clients have not taken the end of their replies: their connections are cut", leaving);
+    event_base_loopexit(s->base, NULL);
 }
 
 void http_stop(http_server *s)

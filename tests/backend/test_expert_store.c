@@ -147,7 +147,7 @@ static void walk(const fixture *f, int l, const int32_t *wanted, int count)
 
 static void wait_loaded(const fixture *f, uint64_t count)
 {
-    for (int i = 0; i < 5000 && stats(f).loaded < count; i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    for (int i = 0; i < 60000 && stats(f).loaded < count; i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     assert_int_equal(stats(f).loaded, count);
 }
 
@@ -229,7 +229,7 @@ static void cut_file(void **state)
         WALK(&f, 1, 0, 1);
         write_image(&f, f.bytes);
         bool works = false; /* reads of the failure may still be under way for a moment */
-        for (int i = 0; i < 1000 && !works; i++) {
+        for (int i = 0; i < 60000 && !works; i++) {
             expert_store_want(f.store, 3, (int32_t[]){5, 6, 7}, 3);
             works = expert_store_take(f.store, 0, &end, &err) == HY_OK;
             if (works) expert_store_release(f.store, 0, end);

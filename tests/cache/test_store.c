@@ -204,7 +204,7 @@ static void test_finish(void **state)
 
 static void wait_for_blocks(store *s, uint64_t count)
 {
-    for (int i = 0; i < 10000 && stats(s).disk_blocks != count; i++) usleep(500);
+    for (int i = 0; i < 120000 && stats(s).disk_blocks != count; i++) usleep(500);
     assert_int_equal(stats(s).disk_blocks, count);
 }
 
@@ -301,7 +301,7 @@ static void test_pinned(void **state)
     assert_int_equal(stats(s).dropped, 2);
     assert_int_equal(where(s, 0), STORE_MEMORY); /* no lock is held over the callback */
     pthread_mutex_unlock(&g.lock);
-    for (int i = 0; i < 5000 && !put(s, 5, ROW); i++) usleep(1000);
+    for (int i = 0; i < 60000 && !put(s, 5, ROW); i++) usleep(1000);
     assert_int_equal(where(s, 5), STORE_MEMORY);
     store_close(s);
     assert_true(g.right);
@@ -325,9 +325,9 @@ static void test_pinned_files(void **state)
     assert_int_equal(where(s, 0), STORE_DISK);
     assert_int_equal(where(s, 1), STORE_DISK);
     pthread_mutex_unlock(&g.lock);
-    for (int i = 0; i < 5000 && stats(s).read_disk < 4; i++) usleep(1000);
+    for (int i = 0; i < 60000 && stats(s).read_disk < 4; i++) usleep(1000);
     assert_int_equal(stats(s).read_disk, 4);
-    for (int i = 0; i < 5000 && where(s, 2) != STORE_DISK; i++) {
+    for (int i = 0; i < 60000 && where(s, 2) != STORE_DISK; i++) {
         put(s, 2, ROW);
         wait_written(s);
     }

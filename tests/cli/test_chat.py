@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -143,9 +144,19 @@ class Terminal:
                 raise AssertionError(f"ended without {pattern!r}: {self.seen!r}") from None
 
     def type(self, text):
-        time.sleep(0.3)  # the line editor takes over the terminal just after it has shown its prompt
+        """At a prompt: the line editor takes over the terminal just after it has shown it."""
+        end = time.monotonic() + 60
+        time.sleep(0.3)
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON:
+            assert time.monotonic() < end, self.seen
+            time.sleep(0.02)
         self.seen = ""
         os.write(self.fd, text.encode())
+
+    def interrupt(self):
+        """While something is said."""
+        self.seen = ""
+        os.write(self.fd, b"\x03")
 
     def end(self):
         try:
@@ -178,11 +189,11 @@ class OnATerminal(Base):
             t.wait_for(r"> ")
             t.type("Hello\n")
             t.wait_for(r"\033\[2m.{4}")  # reasoning, dimmed
-            t.type("\x03")
+            t.interrupt()
             t.wait_for(r"\033\[0m.*made, [0-9.]+/s, stopped\].*> ")
             t.type("one\ntwo\n")  # pasted: one message
             t.wait_for(r"two.*\033\[2m.{4}")
-            t.type("\x03")
+            t.interrupt()
             t.wait_for(r"made, [0-9.]+/s, stopped\].*> ")
             t.type("\x1b[A")  # history: the last message
             t.wait_for(r"two|one")

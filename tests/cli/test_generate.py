@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -195,7 +194,7 @@ class WithTokenizer(Base):
         p = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         start = p.stdout.read(5)
         p.send_signal(signal.SIGINT)
-        rest, err = p.communicate(timeout=30)
+        rest, err = p.communicate(timeout=120)
         self.assertEqual(p.returncode, 1)
         self.assertIn(b"interrupted after", err)
         self.assertTrue(rest.endswith(b"\n"))
@@ -207,9 +206,7 @@ class WithTokenizer(Base):
         p = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         p.stdout.read(1)
         p.stdout.close()
-        start = time.time()
-        self.assertEqual(p.wait(timeout=30), 1)
-        self.assertLess(time.time() - start, 20)
+        self.assertEqual(p.wait(timeout=120), 1)
         self.assertIn(b"cannot write to standard output", p.stderr.read())
         p.stderr.close()
 

@@ -187,7 +187,7 @@ class Hub:
             if action[0] == "wait":  # the first bytes, then nothing until told
                 h.wfile.write(body[:action[1]])
                 h.wfile.flush()
-                action[2].wait(60)
+                action[2].wait(120)
                 body = body[action[1]:]
             h.wfile.write(body)
         except OSError:
@@ -266,7 +266,7 @@ class HubTest(unittest.TestCase):
                 if "startup complete" in line:
                     break
             self.assertIn("startup complete", lines[-1], "".join(lines))
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as r:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=120) as r:
                 self.assertEqual(json.load(r)["data"][0]["id"], "acme/nano")
             body = {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 1}
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(),
@@ -275,7 +275,7 @@ class HubTest(unittest.TestCase):
                 self.assertEqual(json.load(r)["usage"]["completion_tokens"], 1)
         finally:
             p.send_signal(signal.SIGTERM)
-            self.assertEqual(p.wait(30), 0)
+            self.assertEqual(p.wait(120), 0)
             p.stderr.close()
         self.assertEqual((self.home / "else" / "models--acme--nano" / "refs" / "v1").read_text(), COMMIT)
         self.assertNotIn("hf_secret", "".join(lines))
@@ -299,7 +299,7 @@ class HubTest(unittest.TestCase):
             port = next(int(re.search(r":(\d+), which answers 503", l)[1]) for l in p.stderr if "Listening on" in l)
             for path, body in (("/health", None), ("/v1/chat/completions", b"{}"), ("/nowhere", None)):
                 with self.assertRaises(urllib.error.HTTPError) as e:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=30)
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=120)
                 self.assertEqual((e.exception.code, e.exception.headers["Retry-After"]), (503, "1"))
                 self.assertIn("being loaded", json.load(e.exception)["error"]["message"])
             kept = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -310,14 +310,14 @@ class HubTest(unittest.TestCase):
             for line in p.stderr:
                 if "startup complete" in line:
                     break
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as r:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=120) as r:
                 self.assertEqual(r.status, 200)
             kept.request("GET", "/health")  # a connection from before is served too
             self.assertEqual(kept.getresponse().status, 200)
             kept.close()
         finally:
             p.send_signal(signal.SIGTERM)
-            self.assertEqual(p.wait(30), 0)
+            self.assertEqual(p.wait(120), 0)
             p.stderr.close()
 
     def test_plan(self):
@@ -467,7 +467,7 @@ class HubTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
         p.send_signal(signal.SIGINT)
-        _, said = p.communicate(timeout=30)
+        _, said = p.communicate(timeout=120)
         go.set()
         self.assertEqual(p.returncode, 1, said)
         self.assertIn("stays for the next time", said)

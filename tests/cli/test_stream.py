@@ -272,7 +272,7 @@ class Stream(unittest.TestCase):
             request = urllib.request.Request(address + "/v1/chat/completions", json.dumps(question).encode(),
                                              {"Content-Type": "application/json"})
             with self.assertRaises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=30)
+                urllib.request.urlopen(request, timeout=120)
             body = refused.exception.read().decode()
             child.terminate()
             rest = child.stdout.read()

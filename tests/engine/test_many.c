@@ -62,7 +62,7 @@ static hy_result result(const hy_request *r)
 /* Waits until the engine has come to a step number. */
 static void wait_steps(uint64_t steps)
 {
-    for (int i = 0; i < 20000 && stats().steps < steps; i++) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    for (int i = 0; i < 600000 && stats().steps < steps; i++) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     assert_true(stats().steps >= steps);
 }
 

@@ -163,9 +163,9 @@ class FieldsTest(Case):
             for path, body in (("/v1/chat/completions", ASK), ("/v1/completions", {"prompt": "a", "max_tokens": 1})):
                 self.ok(path, {**body, "guided_json": {"type": "object"}, "guided_regex": "a+", "guided_choice": None})
         self.ok("/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_decoding_backend": "xgrammar"})
-        time.sleep(0.1)
+        log = self.server.log()
         for name, count in (("guided_json", 1), ("guided_regex", 1), ("guided_decoding_backend", 1), ("guided_choice", 0)):
-            lines = [line for line in self.server.lines if re.search(rf"\b{name}\b", line)]
+            lines = [line for line in log if re.search(rf"\b{name}\b", line)]
             self.assertEqual(len(lines), count, lines)
             self.assertTrue(all("WARNING" in line for line in lines), lines)
 
@@ -248,20 +248,14 @@ class FieldsTest(Case):
         self.assertEqual((status, a["error"]["type"]), (504, "GatewayTimeoutError"))
 
     def test_one_line_a_request(self):
-        """By the port it came from, since a line of a request before it may still be on its way here."""
+        """By the port it came from."""
         c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         c.request("POST", "/v1/chat/completions", json.dumps({**ASK, "temperature": 1}),
                   {"Content-Type": "application/json", "X-Request-Id": "one-line"})
         mine = f":{c.sock.getsockname()[1]} - "
         self.assertEqual(c.getresponse().status, 200)
         c.close()
-        self.ok("/v1/completions", {"prompt": "a", "max_tokens": 1})
-        for _ in range(100):  # until the line of a later request is there, so that no line is missed
-            time.sleep(0.1)
-            lines = list(self.server.lines)
-            after = [k for k, line in enumerate(lines) if mine in line]
-            if after and any("/v1/completions" in line for line in lines[after[0]:]):
-                break
+        lines = self.server.log()
         self.assertEqual([line for line in lines if "chatcmpl-one-line" in line or "seed" in line], [])
         self.assertEqual(["POST /v1/chat/completions HTTP/1.1" in line for line in lines if mine in line], [True], lines)
 
@@ -271,8 +265,7 @@ class LoggedTest(Case):
 
     def test_lines_of_a_logged_request(self):
         self.server.call("POST", "/v1/chat/completions", {**ASK, "temperature": 1}, {"X-Request-Id": "logged"})
-        time.sleep(0.2)
-        lines = [line for line in self.server.lines if "chatcmpl-logged" in line]
+        lines = [line for line in self.server.log() if "chatcmpl-logged" in line]
         self.assertEqual(len(lines), 2, lines)
         self.assertIn("Received request chatcmpl-logged: ", lines[0])
         self.assertRegex(lines[1], r"chatcmpl-logged: \d+ prompt tokens, .*, \d+ generated, \w+, seed \d+")
@@ -412,17 +405,10 @@ class BeamsTest(Case):
         c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         c.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", "use_beam_search": True, "n": 8, "ignore_eos": True,
                                                          "max_tokens": 20000}), {"Content-Type": "application/json"})
-        time.sleep(0.5)
+        there = lambda: self.server.metric("vllm:num_requests_running") + self.server.metric("vllm:num_requests_waiting")
+        self.server.wait_for(lambda: there() > 0)
         c.close()
-        for _ in range(200):
-            c = http.client.HTTPConnection("127.0.0.1", self.server.port)
-            c.request("GET", "/metrics")
-            text = c.getresponse().read().decode()
-            c.close()
-            if all(float(m) == 0 for m in re.findall(r"vllm:num_requests_(?:running|waiting)[{][^}]*[}] (\S+)", text)):
-                return
-            time.sleep(0.05)
-        self.fail("a search goes on without its client")
+        self.server.wait_for(lambda: there() == 0)
 
 
 class DerenderTest(Case):

@@ -50,7 +50,7 @@ def resident(server):
 
 
 def connect(server):
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=120)
 
 
 class HostileTest(unittest.TestCase):
@@ -60,13 +60,11 @@ class HostileTest(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        begin = time.monotonic()
-        code = cls.server.stop()
-        assert code == 0, "".join(cls.server.lines)
-        # Replies whose client had left are not waited for. (A sanitizer looks for leaks at the end.)
-        assert time.monotonic() - begin < 1.5 or os.environ.get("ASAN_OPTIONS"), time.monotonic() - begin
+        assert cls.server.stop() == 0, "".join(cls.server.lines)
+        # Replies whose client had left are not waited for.
+        assert not any("connections are cut" in line for line in cls.server.lines), "".join(cls.server.lines[-5:])
 
-    def wait_for(self, what, seconds=15):
+    def wait_for(self, what, seconds=120):
         end = time.monotonic() + seconds
         while not what():
             self.assertLess(time.monotonic(), end)
@@ -81,7 +79,7 @@ class HostileTest(unittest.TestCase):
                 for c in clients:
                     c.sendall(post({**PROMPT, "stream": stream}))
                 self.wait_for(lambda: descriptors(self.server) == before + 3)
-                time.sleep(0.3)  # their requests run
+                self.server.wait_running(3)
                 for c in clients:
                     if how == "reset":
                         c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -147,7 +145,7 @@ class HostileTest(unittest.TestCase):
     def test_refusals_do_not_fill_the_log(self):
         """Some lines a second, and how many requests they stand for."""
         def said():
-            return [line for line in self.server.lines if "refused with 400" in line]
+            return [line for line in self.server.log() if "refused with 400" in line]
         time.sleep(1.1)
         self.server.chat(max_tokens=-1)  # says what earlier tests left
         time.sleep(1.1)
@@ -161,8 +159,8 @@ class HostileTest(unittest.TestCase):
         took = time.monotonic() - begin
         time.sleep(1.1)
         self.assertEqual(self.server.chat(max_tokens=-1)[0], 400)
-        self.wait_for(lambda: "got -1" in said()[-1])
         lines = said()[before:]
+        self.assertIn("got -1", lines[-1])
         self.assertLess(len(lines), 10 * (took + 2) + 2)
         held = sum(int(n) for line in lines for n in re.findall(r"and (\d+) more", line))
         self.assertEqual(len(lines) + held, 301)
@@ -216,12 +214,12 @@ class LimitsTest(unittest.TestCase):
             clients = [connect(s) for _ in range(80)]
             for c in clients:
                 c.send(b"GET /hea")
-            time.sleep(0.5)
-            lines, cpu = len(s.lines), cpu_seconds(s)
+            s.wait_for(lambda: any("cannot take a connection" in line for line in list(s.lines)))
+            lines, cpu, begin = len(s.lines), cpu_seconds(s), time.monotonic()
             time.sleep(2)
-            self.assertLess(len(s.lines) - lines, 5)
-            self.assertLess(cpu_seconds(s) - cpu, 0.5)
-            self.assertTrue(any("cannot take a connection" in line for line in s.lines))
+            took = time.monotonic() - begin
+            self.assertLess(len(s.lines) - lines, 5 * took / 2)
+            self.assertLess(cpu_seconds(s) - cpu, 0.5 * took / 2)
             for c in clients:
                 c.close()
             self.assertEqual(s.call("GET", "/health")[0], 200)

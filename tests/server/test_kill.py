@@ -72,8 +72,7 @@ class KillTest(unittest.TestCase):
                 time.sleep(draw.uniform(0, 0.02))
                 server.process.kill()
                 state["over"] = True
-                server.process.wait()
-                server.process.stderr.close()
+                server.ended()
                 for c in clients:
                     c.join()
                 self.assertEqual(state["wrong"], [])

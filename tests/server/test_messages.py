@@ -10,7 +10,6 @@ import json
 import re
 import socket
 import threading
-import time
 import unittest
 
 from test_chat import MODEL, Server
@@ -272,10 +271,7 @@ class MessagesTest(unittest.TestCase):
                    f"Content-Length: {len(body)}\r\n\r\n{body}").encode())
         self.assertIn(b"200 OK", s.recv(4096))
         s.close()
-        end = time.monotonic() + 60
-        while not any("msg_gone:" in line and "abort" in line for line in self.server.lines):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        self.server.wait_for(lambda: any("msg_gone:" in line and "abort" in line for line in list(self.server.lines)))
 
     def test_many_at_once(self):
         sums = [(a, b) for a in range(11, 16) for b in range(21, 25)]

@@ -51,7 +51,7 @@ class Metrics:
     """One scrape: sample(name, **labels) is a number, family(name) what the parser made of it."""
 
     def __init__(self, server, query="", accept=None):
-        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
         c.request("GET", "/metrics" + query, headers={"Accept": accept} if accept else {})
         r = c.getresponse()
         self.status, self.type, self.text = r.status, r.getheader("Content-Type"), r.read().decode()
@@ -82,7 +82,8 @@ class MetricsTest(unittest.TestCase):
 
     def settled(self):
         """A scrape of an engine that has let go of all its requests."""
-        for _ in range(1000):
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
             m = Metrics(self.server)
             if m.vllm("num_requests_running") + m.vllm("num_requests_waiting") == 0:
                 return m
@@ -178,7 +179,7 @@ class MetricsTest(unittest.TestCase):
         """Scrapes beside a stream: nothing that counts goes back, buckets are cumulative, running is seen."""
         c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
         c.request("POST", "/v1/chat/completions", json.dumps(
-            {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True, "max_tokens": 400, "stream": True}),
+            {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True, "max_tokens": 30000, "stream": True}),
             {"Content-Type": "application/json"})
         r = c.getresponse()
         last, running = {}, 0
@@ -195,8 +196,9 @@ class MetricsTest(unittest.TestCase):
                 counts = [v for _, v in m.buckets("vllm:" + name)]
                 self.assertEqual(counts, sorted(counts), name)
         self.assertEqual(running, 1)
-        r.read()
+        r.close()
         c.close()
+        self.settled()
 
     def test_abort_is_counted(self):
         before = self.settled()

@@ -80,7 +80,7 @@ class ReportsTest(unittest.TestCase):
             inputs = [b["input"] for b in a["content"] if b["type"] == "tool_use"]
             self.assertEqual(inputs, [{"city": "Rome"}, {"city": "Oslo"}])
             import http.client
-            c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
             c.request("POST", "/v1/messages", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
             events = [json.loads(line[6:]) for line in c.getresponse().read().decode().split("\n") if line.startswith("data: ")]
             c.close()
@@ -133,7 +133,7 @@ class ReportsTest(unittest.TestCase):
         """What routers ask for in headers: the load with the answer, a rank that is there."""
         import http.client
         def post(**headers):
-            c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
             c.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1}), {"Content-Type": "application/json", **headers})
             r = c.getresponse()
             r.read()
@@ -166,7 +166,7 @@ class ReportsTest(unittest.TestCase):
     def test_for_operators(self):
         """A pause holds new requests until it is over; a reset of the cache leaves nothing to be found."""
         import threading
-        s = Server("--enable-dev-mode", "--enable-prompt-tokens-details")
+        s = Server("--enable-dev-mode", "--enable-prompt-tokens-details", "--enable-server-load-tracking")
         try:
             cached = lambda: (s.chat("What is 40 + 2? " * 30, max_tokens=1)[1]["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
             cached()
@@ -177,12 +177,14 @@ class ReportsTest(unittest.TestCase):
             self.assertEqual(s.call("POST", "/pause?mode=wait&clear_cache=false"), (200, {"status": "paused"}))
             self.assertEqual(s.call("GET", "/is_paused"), (200, {"is_paused": True}))
             got = []
+            held = lambda: s.call("GET", "/load")[1]["server_load"] == 1
             t = threading.Thread(target=lambda: got.append(cached()))
             t.start()
+            s.wait_for(held)
             t.join(0.5)
             self.assertEqual(got, [])
             self.assertEqual(s.call("POST", "/resume"), (200, {"status": "resumed"}))
-            t.join(60)
+            t.join(120)
             self.assertGreater(got[0], 100)
             self.assertEqual(s.call("POST", "/sleep")[0], 501)
             for query, param in (("pause?mode=keep", "mode"), ("pause?mode=x", "mode"),
@@ -193,10 +195,10 @@ class ReportsTest(unittest.TestCase):
             s.call("POST", "/pause")
             t = threading.Thread(target=lambda: got.append(s.chat()[0]))
             t.start()
-            t.join(0.3)
+            s.wait_for(held)
         finally:
             self.assertEqual(s.stop(), 0)
-        t.join(30)
+        t.join(120)
         self.assertEqual(got[-1], 503)
 
     def test_description(self):

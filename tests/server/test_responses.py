@@ -299,10 +299,7 @@ class KeptTest(unittest.TestCase):
         status, b = self.cancel(a["id"])
         self.assertEqual((status, b["status"], b["id"]), (200, "cancelled", a["id"]))
         self.assertEqual(self.get(a["id"]), (200, b))
-        end = time.monotonic() + 60
-        while not any(a["id"] in line and "abort" in line for line in self.server.lines):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        self.server.wait_for(lambda: any(a["id"] in line and "abort" in line for line in list(self.server.lines)))
         self.assertEqual(self.get(a["id"])[1]["status"], "cancelled")
         self.assertEqual(self.cancel(a["id"]), (200, b))
 

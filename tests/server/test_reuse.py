@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 from test_chat import HAYATE, MODEL, Server
@@ -127,11 +126,9 @@ class ReuseTest(unittest.TestCase):
     def test_log(self):
         text = LONG + " logged"
         self.ask(text), self.ask(text)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and not any("of them cached, 8 generated" in l for l in self.server.lines):
-            time.sleep(0.05)
-        self.assertTrue(any("of them cached (miss: " in l for l in self.server.lines))
-        self.assertTrue(any("of them cached, 8 generated" in l for l in self.server.lines))
+        lines = self.server.log()
+        self.assertTrue(any("of them cached (miss: " in l for l in lines))
+        self.assertTrue(any("of them cached, 8 generated" in l for l in lines))
 
 
 class OffTest(unittest.TestCase):
@@ -185,10 +182,13 @@ class QueueTest(unittest.TestCase):
         self.addCleanup(s.stop)
         return s
 
+    def wait_waiting(self, s, count):
+        s.wait_for(lambda: s.metric("vllm:num_requests_waiting") == count)
+
     def busy(self, s):
         """Keeps the engine busy until it is called."""
         c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=120)
-        body = {"messages": [{"role": "user", "content": "Count."}], "ignore_eos": True, "max_tokens": 10000, "stream": True}
+        body = {"messages": [{"role": "user", "content": "Count."}], "ignore_eos": True, "max_tokens": 30000, "stream": True}
         c.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
         r = c.getresponse()
         r.read(10)  # it runs
@@ -199,7 +199,7 @@ class QueueTest(unittest.TestCase):
         end, got = self.busy(s), []
         waiting = threading.Thread(target=lambda: got.append(s.chat(max_tokens=1)))
         waiting.start()
-        time.sleep(0.5)
+        self.wait_waiting(s, 1)
         c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=120)
         c.request("POST", "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": "x"}]}),
                   {"Content-Type": "application/json"})
@@ -210,23 +210,27 @@ class QueueTest(unittest.TestCase):
         self.assertIn("queue is full", error["message"])
         self.assertEqual(r.getheader("Retry-After"), "1")
         end()
-        waiting.join(timeout=60)
+        waiting.join(timeout=120)
         self.assertEqual(got[0][0], 200)
 
     def test_priority(self):
-        s = self.start("--scheduling-policy", "priority")
-        end, order = self.busy(s), []
+        s = self.start("--scheduling-policy", "priority", "--enable-log-requests")
+        end, statuses = self.busy(s), []
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "ignore_eos": True}
         threads = []
         for priority in (5, 0, -5):
-            t = threading.Thread(target=lambda p=priority: order.append(
-                (p, s.chat(max_tokens=200, ignore_eos=True, priority=p)[0])))
+            t = threading.Thread(target=lambda p=priority: statuses.append(
+                s.call("POST", "/v1/chat/completions", {**body, "priority": p}, {"X-Request-Id": f"number{p}"})[0]))
             t.start()
             threads.append(t)
-            time.sleep(0.3)
+            self.wait_waiting(s, len(threads))
         end()
         for t in threads:
-            t.join(timeout=60)
-        self.assertEqual(order, [(-5, 200), (0, 200), (5, 200)])
+            t.join(timeout=120)
+        self.assertEqual(statuses, [200] * 3)
+        # As the server tells it: who of the clients reads first is another matter.
+        order = [m[1] for m in map(re.compile(r"chatcmpl-number(-?\d): \d+ prompt tokens").search, s.log()) if m]
+        self.assertEqual(order, ["-5", "0", "5"])
 
     def test_deadline(self):
         s = self.start()

@@ -48,7 +48,7 @@ class OptionsTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.process.send_signal(signal.SIGTERM)
         cls.process.stderr.read()
-        assert cls.process.wait(30) == 0
+        assert cls.process.wait(120) == 0
 
     def ask(self, key="sk", **more):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
