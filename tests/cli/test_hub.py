@@ -239,7 +239,7 @@ class HubTest(unittest.TestCase):
 
     def test_download_and_generate(self):
         hub = self.hub()
-        p = self.run_(hub, "--prompt", "What is 2 + 3?", "--max-tokens", "4", "--temperature", "0", command="generate")
+        p = self.run_(hub, "--chat", "--prompt", "What is 2 + 3?", "--max-tokens", "4", "--temperature", "0", command="generate")
         self.assertTrue(p.stdout.strip())
         self.check()
         self.assertEqual((self.cache / "refs" / "main").read_text(), COMMIT)
