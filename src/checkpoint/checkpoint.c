@@ -39,6 +39,7 @@ void checkpoint_close(checkpoint *c)
     shards_close(&c->main);
     source_close(&c->source);
     if (c->memory) close(c->memory - 1);
+    if (c->draft_memory) close(c->draft_memory - 1);
     free(c);
 }
 

@@ -51,6 +51,9 @@ typedef struct dummy_options {
 /* The same without reading weights, which need not be there: random ones of the config's shape, made in memory, no drafter. The
  * same seed gives the same bytes. HY_NO_FIT before they are made; HY_CANCELLED. */
 hy_status checkpoint_open_dummy(const char *path, const dummy_options *options, checkpoint **out, hy_error *err);
+/* A drafter of random weights behind it, as the config.json in `folder`, or in the folder dspark beside it, says; NULL: the
+ * checkpoint's own. */
+hy_status checkpoint_open_dummy_draft(checkpoint *c, const char *folder, const dummy_options *options, hy_error *err);
 
 const char *checkpoint_folder(const checkpoint *c); /* the folder that holds config.json, links of a hub cache resolved */
 const char *checkpoint_tokenizer(const checkpoint *c); /* a file that was listed; NULL: that of the folder, if any */

@@ -13,20 +13,25 @@ enum { PATH_SIZE = 4096, CONFIG_LIMIT = 1 << 20 };
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-static hy_status open_folder(checkpoint *c, const char *folder, hy_error *err)
+static hy_status read_config(const checkpoint *c, const char *folder, draft_config *d, hy_error *err)
 {
     char path[PATH_SIZE + 32], *json = NULL;
     size_t length;
-    draft_config d;
-    shards files = {0};
     hy_status status = file_join(folder, "config.json", path, sizeof path, err);
     if (status == HY_OK && !file_exists(path))
         status =
             error_at(err, HY_BAD_MODEL, folder, "%.200s has no config.json; complete or remove the folder", folder);
     if (status == HY_OK) status = file_read(path, CONFIG_LIMIT, &json, &length, err);
-    if (status == HY_OK) status = draft_config_parse(path, json, length, &d, err);
+    if (status == HY_OK) status = draft_config_parse(path, json, length, d, err);
     free(json);
-    if (status == HY_OK) status = draft_config_fit(path, &d, &c->config, err);
+    return status == HY_OK ? draft_config_fit(path, d, &c->config, err) : status;
+}
+
+static hy_status open_folder(checkpoint *c, const char *folder, hy_error *err)
+{
+    draft_config d;
+    shards files = {0};
+    hy_status status = read_config(c, folder, &d, err);
     if (status == HY_OK) status = shards_open(folder, &files, err);
     if (status != HY_OK) return status;
     if (d.family == DRAFT_QWEN3) {
@@ -49,13 +54,28 @@ hy_status draft_open_own(checkpoint *c, hy_error *err)
     return open_folder(c, folder, err);
 }
 
+/* A folder, or the folder dspark in it. */
+static hy_status find_folder(const char *folder, char out[PATH_SIZE + 16], hy_error *err)
+{
+    char resolved[PATH_SIZE];
+    hy_status status = hub_resolve(folder, resolved, sizeof resolved, err);
+    if (status == HY_OK) status = file_join(resolved, "dspark", out, PATH_SIZE + 16, err);
+    if (status == HY_OK && !file_is_folder(out)) snprintf(out, PATH_SIZE + 16, "%s", resolved);
+    return status;
+}
+
 hy_status checkpoint_open_draft(checkpoint *c, const char *folder, hy_error *err)
 {
-    char resolved[PATH_SIZE], inner[PATH_SIZE + 16];
-    hy_status status = hub_resolve(folder, resolved, sizeof resolved, err);
-    if (status == HY_OK) status = file_join(resolved, "dspark", inner, sizeof inner, err);
-    if (status == HY_OK) status = open_folder(c, file_is_folder(inner) ? inner : resolved, err);
-    return status;
+    char place[PATH_SIZE + 16];
+    hy_status status = find_folder(folder, place, err);
+    return status == HY_OK ? open_folder(c, place, err) : status;
+}
+
+hy_status draft_find_config(const checkpoint *c, const char *folder, char out[PATH_SIZE + 16], draft_config *d,
+                            hy_error *err)
+{
+    hy_status status = find_folder(folder, out, err);
+    return status == HY_OK ? read_config(c, out, d, err) : status;
 }
 
 const draft_config *checkpoint_draft(const checkpoint *c)

@@ -19,10 +19,10 @@
 #include "checkpoint/synth.h"
 
 /* Before a byte of them is made. */
-static hy_status check_room(const checkpoint *c, layout_scheme scheme, int copies, hy_error *err)
+static hy_status check_room(uint64_t bytes, int copies, hy_error *err)
 {
     char size[32], need[32], has[32];
-    uint64_t bytes = layout_count(&c->config, scheme).bytes, all, available = memory_available();
+    uint64_t all, available = memory_available();
     if (__builtin_mul_overflow(bytes, (uint64_t)copies, &all)) all = UINT64_MAX;
     if (all <= available) return HY_OK;
     return error_at(err, HY_NO_FIT, "--load-format",
@@ -31,19 +31,21 @@ static hy_status check_room(const checkpoint *c, layout_scheme scheme, int copie
                     memory_text(all, need), memory_text(available, has));
 }
 
-static hy_status make(checkpoint *c, layout_scheme scheme, const dummy_options *o, hy_error *err)
+/* `file` keeps the descriptor for the checkpoint to close, whatever comes of it. */
+static hy_status make(const config *c, const draft_config *d, layout_scheme scheme, const dummy_options *o, int *file,
+                      shards *out, hy_error *err)
 {
     static const struct timespec never[2]; /* the same weights are the same file, in keys of caches too */
     synth_options how = {.scheme = scheme, .seed = o->seed, .on_progress = o->on_progress, .user = o->user};
     char path[32];
     int fd = memfd_create("weights", MFD_CLOEXEC);
     if (fd < 0) return error_set(err, HY_FAILED, "cannot make a file of memory for weights: %s", strerror(errno));
-    c->memory = fd + 1;
-    hy_status status = synth_file(&c->config, fd, "random weights", &how, err);
+    *file = fd + 1;
+    hy_status status = synth_file(c, d, fd, "random weights", &how, err);
     if (status != HY_OK) return status;
     if (futimens(fd, never) != 0) return error_set(err, HY_FAILED, "cannot date a file of memory: %s", strerror(errno));
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return shards_open_files(&(char *){path}, 1, NULL, &c->main, err);
+    return shards_open_files(&(char *){path}, 1, NULL, out, err);
 }
 
 hy_status checkpoint_open_dummy(const char *path, const dummy_options *o, checkpoint **out, hy_error *err)
@@ -56,8 +58,8 @@ hy_status checkpoint_open_dummy(const char *path, const dummy_options *o, checkp
     if (status == HY_OK) status = config_load(file, &c->config, err);
     layout_scheme scheme = layout_scheme_of(&c->config);
     if (status == HY_OK) status = layout_check(&c->config, scheme, err);
-    if (status == HY_OK) status = check_room(c, scheme, o->copies, err);
-    if (status == HY_OK) status = make(c, scheme, o, err);
+    if (status == HY_OK) status = check_room(layout_count(&c->config, scheme).bytes, o->copies, err);
+    if (status == HY_OK) status = make(&c->config, NULL, scheme, o, &c->memory, &c->main, err);
     if (status != HY_OK) {
         checkpoint_close(c);
         return status;
@@ -65,4 +67,15 @@ hy_status checkpoint_open_dummy(const char *path, const dummy_options *o, checkp
     c->prefix = naming_prefix(&c->main);
     *out = c;
     return HY_OK;
+}
+
+hy_status checkpoint_open_dummy_draft(checkpoint *c, const char *folder, const dummy_options *o, hy_error *err)
+{
+    draft_config d;
+    hy_status status = draft_find_config(c, folder ? folder : c->source.folder, c->draft_folder, &d, err);
+    if (status == HY_OK) status = check_room(layout_count_draft(&c->config, &d).bytes, o->copies, err);
+    if (status == HY_OK)
+        status = make(&c->config, &d, layout_scheme_of(&c->config), o, &c->draft_memory, &c->drafter, err);
+    if (status == HY_OK) c->draft = d, c->has_draft = true;
+    return status;
 }

@@ -15,7 +15,7 @@ struct checkpoint {
     char draft_folder[4096 + 16];
     draft_config draft;
     shards drafter;
-    int memory; /* 1 + the descriptor of a file of memory that holds the weights; 0: none */
+    int memory, draft_memory; /* 1 + the descriptor of a file of memory that holds weights; 0: none */
 };
 
 /* The prefix that the tensors use; the published one when none fits, so that messages name published tensors. */
@@ -25,5 +25,7 @@ hy_status naming_check_shape(const tensor *t, int dims, const int64_t *shape, hy
 
 /* The drafter in the folder dspark, if there is one (draft.c). */
 hy_status draft_open_own(checkpoint *c, hy_error *err);
+/* The folder that holds the drafter's config, `folder` or dspark in it, and that config, held against the target. */
+hy_status draft_find_config(const checkpoint *c, const char *folder, char out[4096 + 16], draft_config *d, hy_error *err);
 
 #endif

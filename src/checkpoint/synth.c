@@ -378,12 +378,16 @@ hy_status synth_write(const config *c, const char *folder, const synth_options *
     return s;
 }
 
-hy_status synth_file(const config *c, int fd, const char *name, const synth_options *options, hy_error *err)
+hy_status synth_file(const config *c, const draft_config *d, int fd, const char *name, const synth_options *options,
+                     hy_error *err)
 {
     job j = {.c = c, .options = options};
     layout_list list = {0};
     sink to = {0};
-    layout_walk(c, options->scheme, layout_list_add, &list);
+    if (d)
+        layout_walk_draft(c, d, layout_list_add, &list);
+    else
+        layout_walk(c, options->scheme, layout_list_add, &list);
     hy_status s = layout_list_finish(&list, err);
     if (s == HY_OK) s = job_open(&j, err);
     if (s == HY_OK) s = safetensors_create_in(fd, name, list.files, list.count, &to.file, err);

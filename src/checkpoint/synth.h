@@ -19,8 +19,9 @@ typedef struct synth_options {
  * scheme cannot cut), HY_NO_FIT (the file system has too little room), HY_CANCELLED; then nothing is left behind. */
 hy_status synth_write(const config *c, const char *folder, const synth_options *options, hy_error *err);
 
-/* The main files' tensors as one safetensors file in `fd`, which is open, empty and stays the caller's. Of the options scheme,
- * seed and on_progress count. */
-hy_status synth_file(const config *c, int fd, const char *name, const synth_options *options, hy_error *err);
+/* The main files' tensors, or with `d` those of a drafter, as one safetensors file in `fd`, which is open, empty and stays the
+ * caller's. Of the options scheme (which a drafter has of its own), seed and on_progress count. */
+hy_status synth_file(const config *c, const draft_config *d, int fd, const char *name, const synth_options *options,
+                     hy_error *err);
 
 #endif

@@ -95,6 +95,22 @@ static hy_status check_path(const char *name, hy_error *err)
     return status;
 }
 
+/* Whether the drafter's folder can be read, or is known not to be there, before anything is asked of the hub. */
+static bool drafts_are_here(const serve_args *args, const serve_setup *setup)
+{
+    const char *drafter = setup->drafts.model;
+    return setup->drafts.given && find_is_path(args->model) &&
+           (strcmp(drafter, "on") == 0 || find_is_path(drafter) || !hub_is_name(drafter));
+}
+
+/* Drafts that the drafter cannot make are a slip of the hand too. */
+static hy_status find_drafts_here(const serve_args *args, serve_setup *setup, hy_error *err)
+{
+    char path[FIND_PATH_SIZE];
+    if (find_model(args->model, NULL, path, NULL) != HY_OK) return HY_OK; /* opening the model will tell */
+    return speculation_find(&setup->drafts, path, &setup->model, &setup->engine, err);
+}
+
 /* A taken port or a missing certificate is told before minutes are spent on a download or on weights, and until there
  * is something to serve the address answers 503. */
 static hy_status take_address(serve_setup *setup, hy_error *err)
@@ -132,12 +148,17 @@ static int open_and_serve(const serve_args *args, serve_setup *setup)
         cli_error(&err);
         return cli_exit(err.status);
     }
-    serve_log_flags(args, &setup->drafts);
-    hy_status status = check_path(args->model, &err);
+    bool drafts_here = drafts_are_here(args, setup);
+    hy_status status = drafts_here ? find_drafts_here(args, setup, &err) : HY_OK;
+    if (status == HY_OK) {
+        serve_log_flags(args, &setup->drafts);
+        status = check_path(args->model, &err);
+    }
     if (status == HY_OK) status = take_address(setup, &err);
     if (status == HY_OK) status = find_model(args->model, &find, folder, &err);
     if (status == HY_OK) status = find_tokenizer(setup, tokenizer, &err);
-    if (status == HY_OK) status = speculation_find(&setup->drafts, folder, &setup->model, &setup->engine, &err);
+    if (status == HY_OK && !drafts_here)
+        status = speculation_find(&setup->drafts, folder, &setup->model, &setup->engine, &err);
     double begin = clock_seconds();
     if (status == HY_OK) status = hy_model_open(folder, &setup->model, &model, &err);
     if (status == HY_OK) serve_log_model(model, &setup->engine, clock_seconds() - begin);

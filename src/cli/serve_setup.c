@@ -211,8 +211,6 @@ static int read_model(const serve_args *args, serve_setup *s)
     const char *load = serve_text(args, "load-format");
     m->load_format = load && !strcmp(load, "dummy") ? "dummy" : "safetensors";
     m->dummy_seed = (uint64_t)serve_integer(args, "seed");
-    if (!strcmp(m->load_format, "dummy") && s->drafts.given)
-        return fail("--load-format dummy makes no drafter: leave out --speculative-config");
     m->on_progress = cli_progress;
     int code = whole(args, "threads", 0, 4096, &count);
     m->threads = (int)count;

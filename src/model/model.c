@@ -56,6 +56,13 @@ static hy_status open_pool(hy_model *m, const hy_model_options *o, hy_error *err
     return error_at(err, HY_USAGE, "--cpu-pin", "--cpu-pin '%.40s': choose auto, on or off", name);
 }
 
+static dummy_options dummy_of(const hy_model_options *o)
+{
+    bool stream = o->weights && strcmp(o->weights, "stream") == 0;
+    return (dummy_options){
+        .seed = o->dummy_seed, .copies = stream ? 1 : 2, .on_progress = o->on_progress, .user = o->user};
+}
+
 /* The checkpoint's own drafter or another one's. Behind the main weights, whose embedding and head it uses. */
 static hy_status open_drafter(hy_model *m, const hy_model_options *o, hy_error *err)
 {
@@ -65,7 +72,13 @@ static hy_status open_drafter(hy_model *m, const hy_model_options *o, hy_error *
     if (!m->drafts) return HY_OK;
     if (!m->ops->draft_tap || !m->ops->draft_context || !m->ops->draft)
         return error_at(err, HY_UNSUPPORTED, "--drafter", "the %s backend has no drafter", m->ops->name);
-    if (strcmp(name, "on") != 0) status = checkpoint_open_draft(m->files, name, err);
+    bool own = strcmp(name, "on") == 0;
+    if (o->load_format && strcmp(o->load_format, "dummy") == 0) {
+        dummy_options made = dummy_of(o);
+        status = checkpoint_open_dummy_draft(m->files, own ? NULL : name, &made, err);
+    } else if (!own) {
+        status = checkpoint_open_draft(m->files, name, err);
+    }
     if (status != HY_OK) return status;
     return model_drafter_open(m->files, m->formats.draft, o->on_progress, o->user, &m->weights, err);
 }
@@ -120,12 +133,11 @@ static hy_status open_text(hy_model *m, const hy_model_options *o, hy_error *err
     return status;
 }
 
-static hy_status open_checkpoint(hy_model *m, const char *path, bool stream, const hy_model_options *o, hy_error *err)
+static hy_status open_checkpoint(hy_model *m, const char *path, const hy_model_options *o, hy_error *err)
 {
     const char *format = o->load_format && *o->load_format ? o->load_format : "auto";
     if (strcmp(format, "dummy") == 0) {
-        const dummy_options made = {
-            .seed = o->dummy_seed, .copies = stream ? 1 : 2, .on_progress = o->on_progress, .user = o->user};
+        dummy_options made = dummy_of(o);
         return checkpoint_open_dummy(path, &made, &m->files, err);
     }
     if (strcmp(format, "auto") != 0 && strcmp(format, "safetensors") != 0)
@@ -143,7 +155,7 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
         return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", backend,
                         ops_names);
     bool stream = o->weights && strcmp(o->weights, "stream") == 0;
-    hy_status status = open_checkpoint(m, path, stream, o, err);
+    hy_status status = open_checkpoint(m, path, o, err);
     if (status == HY_OK) status = copy_names(m, path, err);
     if (status == HY_OK) status = model_weights_open(m->files, stream, o->on_progress, o->user, &m->weights, err);
     if (status == HY_OK) status = resolve_attention(m, o->attention, err);

@@ -318,7 +318,8 @@ static void poll_drain(evutil_socket_t fd, short what, void *arg)
     for (const connection *c = s->first; c; c = c->next) leaving += connection_leaving(c);
     if (leaving && --s->drain_polls > 0) return;
     if (leaving)
-        log_line(HY_LOG_WARNING, "%d clients have not taken the end of their replies: their connections are cut", leaving);
+        log_line(HY_LOG_WARNING, "%d clients have not taken the end of their replies: their connections are cut",
+                 leaving);
     event_base_loopexit(s->base, NULL);
 }
 

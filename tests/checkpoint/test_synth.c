@@ -119,9 +119,11 @@ static void dummies_are_the_same(void **state)
         char name[16], file[96], command[400];
         checkpoint *made = NULL, *again = NULL;
         snprintf(name, sizeof name, "dummy%zu", i);
-        checkpoint *written = write_and_open(&c, name, &(synth_options){.scheme = schemes[i], .seed = 9});
+        checkpoint *written =
+            write_and_open(&c, name, &(synth_options){.scheme = schemes[i], .seed = 9, .drafter = true});
         snprintf(file, sizeof file, "%s/alone%zu", work, i);
-        snprintf(command, sizeof command, "mkdir %s && cp %s/config.json %s", file, path(name), file);
+        snprintf(command, sizeof command, "mkdir -p %s/d && cp %s/config.json %s && cp %s/dspark/config.json %s/d",
+                 file, path(name), file, path(name), file);
         assert_int_equal(system(command), 0);
         dummy_options o = {.seed = 9, .copies = 1};
         if (checkpoint_open_dummy(file, &o, &made, &err) != HY_OK) fail_msg("%s", err.message);
@@ -129,11 +131,22 @@ static void dummies_are_the_same(void **state)
         weight_file map = checkpoint_shard_file(made, 0, false);
         assert_true(file_exists(map.path) && map.bytes > 0);
         o.seed = 10;
-        assert_int_equal(checkpoint_open_dummy(path(name), &o, &again, &err), HY_OK); /* weights that are there are not read */
+        assert_int_equal(checkpoint_open_dummy(path(name), &o, &again, &err),
+                         HY_OK); /* weights that are there are not read */
         assert_true(differences(written, again, false) > 100000);
         assert_null(checkpoint_draft(again));
+        /* A drafter as well, from a folder of its own or the checkpoint's. */
+        snprintf(command, sizeof command, "%s/d", file);
+        o.seed = 9;
+        assert_int_equal(checkpoint_open_dummy_draft(made, file, &o, &err), HY_BAD_MODEL); /* a target's config */
+        assert_int_equal(checkpoint_open_dummy_draft(again, NULL, &o, &err), HY_OK);
+        assert_int_equal(checkpoint_check_draft(again, &err), HY_OK);
+        assert_int_equal(differences(written, again, true), 0);
+        checkpoint_close(again);
+        assert_int_equal(checkpoint_open_dummy(file, &o, &again, &err), HY_OK);
+        assert_int_equal(checkpoint_open_dummy_draft(again, command, &o, &err), HY_OK);
+        assert_int_equal(differences(written, again, true), 0);
         checkpoint_close(again), checkpoint_close(made), checkpoint_close(written);
-        
     }
     checkpoint *none = NULL;
     uint64_t total = 0;
@@ -365,10 +378,10 @@ static void wrong_places_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_seed_decides_every_byte), cmocka_unit_test(dummies_are_the_same),       cmocka_unit_test(files_follow_the_layout),
-        cmocka_unit_test(values_are_sane_in_every_scheme), cmocka_unit_test(codes_are_legal),
-        cmocka_unit_test(holes_have_size_but_no_data),     cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(wrong_places_are_refused),
+        cmocka_unit_test(a_seed_decides_every_byte), cmocka_unit_test(dummies_are_the_same),
+        cmocka_unit_test(files_follow_the_layout),   cmocka_unit_test(values_are_sane_in_every_scheme),
+        cmocka_unit_test(codes_are_legal),           cmocka_unit_test(holes_have_size_but_no_data),
+        cmocka_unit_test(failures_leave_nothing),    cmocka_unit_test(wrong_places_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -45,7 +45,9 @@ class Dummy(unittest.TestCase):
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
                                              {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=60) as r:
-                return json.load(r)["choices"][0]["token_ids"], log
+                answer = json.load(r)
+                self.accepted = answer["usage"].get("hayate_drafts", {}).get("accepted", 0)
+                return answer["choices"][0]["token_ids"], log
         finally:
             p.send_signal(signal.SIGTERM)
             code = p.wait(60)
@@ -62,6 +64,27 @@ class Dummy(unittest.TestCase):
         # Weights that are there are not read.
         (self.model / "model.safetensors").write_bytes(b"no weights")
         self.assertEqual(self.answer()[0], one)
+
+    def test_drafter(self):
+        """Of the shape that the folder dspark says, without any weights: answers stay what they are, synthetic acceptance accepts."""
+        one, _ = self.answer()
+        said = self.refused("--speculative-config", "{}")
+        self.assertIn("comes without a drafter", said)
+        (self.model / "dspark").mkdir()
+        shutil.copy(NANO / "dspark" / "config.json", self.model / "dspark")
+        for config in ('{"num_speculative_tokens": 5}', '{"model": "%s"}' % (NANO / "dspark")):
+            drafted, log = self.answer("--speculative-config", config)
+            self.assertEqual(drafted, one)
+            self.assertIn("drafts a round", log)
+        self.answer("--speculative-config", '{"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3}')
+        self.assertGreater(self.accepted, 4)
+
+    def refused(self, *flags):
+        p = subprocess.run([HAYATE, "serve", str(self.model), "--host", "127.0.0.1", "--port", "0", "--load-format", "dummy", *flags],
+                           capture_output=True, text=True, timeout=120)
+        said = p.stderr.splitlines()
+        self.assertEqual((p.returncode, len(said)), (2, 1), p.stderr)
+        return said[0]
 
     def test_no_room(self):
         config = json.loads((self.model / "config.json").read_text())

@@ -244,7 +244,6 @@ class FlagsTest(unittest.TestCase):
             self.refused("choose minimax_m3 or none", NOTHING, "--reasoning-parser", name)
         self.refused("is not among the formats", NOTHING, "--kv-cache-dtype", "fp8_e5m2")
         self.refused("--load-format gguf is not done: weights are read as safetensors, or made with dummy", NOTHING, "--load-format", "gguf")
-        self.refused("makes no drafter", NOTHING, "--load-format", "dummy", "--speculative-config", '{"method": "dspark"}')
         self.refused("is not done", NOTHING, "--dtype", "float16")
         self.refused("--middleware is not done", NOTHING, "--middleware", "a.b")
         self.refused("mean the same", NOTHING, "--kv-offloading-size", "1", "--kv-offload-memory", "1G")

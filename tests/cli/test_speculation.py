@@ -42,6 +42,11 @@ class SpeculationTest(unittest.TestCase):
         self.assertIn(words, p.stderr.splitlines()[0])
         self.assertLessEqual(len(p.stderr.splitlines()), 2, p.stderr)
         self.assertEqual(p.stdout, "")
+        # A server says the same, before anybody can connect, and nothing else.
+        p = run("serve", more.get("model", NANO), "--host", "127.0.0.1", "--port", "0", "--speculative-config", json.dumps(config))
+        self.assertEqual(p.returncode, code, (config, p.stderr))
+        self.assertIn(words, p.stderr.splitlines()[0])
+        self.assertLessEqual(len(p.stderr.splitlines()), 2, p.stderr)
 
     def test_the_answer_stays(self):
         for temperature in ("0", "1"):

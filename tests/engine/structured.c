@@ -1,6 +1,6 @@
 /*
- * Structured output for tests/engine/test_structured.py, which checks the texts with libraries of its own. Lines of JSON
- * come in, one for each grammar, and lines with texts go out in the same order:
+ * Structured output for tests/engine/test_structured.py, which checks the texts with libraries of its own. Lines of
+ * JSON come in, one for each grammar, and lines with texts go out in the same order:
  *
  *     {"kind": "schema" | "object" | "regex" | "choice" | "ebnf" | "tools" | "tags", "source": text, "compact": bool,
  *      "closed": bool, "walks": N, "seed": N}
@@ -8,17 +8,20 @@
  *
  *     structured walk MODEL      texts are drawn token by token from the masks alone, without a network
  *     structured answer MODEL    texts are answers of the network; "prompt" is the user's message
+ *     structured time TOKENIZER  as walk, for the time that masks take with the vocabulary of any tokenizer; lines with
+ *                                {"compile_ms": x, "masks": n, "median_us": x, "p99_us": x} go out
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine_parts.h"
 #include "text/grammar.h"
 
-enum { FREE = 30, CLOSING = 1500, LINE = 1 << 20, LARGEST = 1 << 16 };
+enum { FREE = 30, CLOSING = 1500, LINE = 1 << 20, LARGEST = 1 << 16, TIMES = 1 << 20 };
 
 typedef struct job {
     hy_grammar *grammar;
@@ -27,6 +30,8 @@ typedef struct job {
 } job;
 
 static uint64_t state;
+static double times[TIMES]; /* seconds of the masks of a line, by `time` */
+static size_t time_count;
 
 static uint32_t draw(void)
 {
@@ -76,8 +81,11 @@ static bool walk(const text_tokenizer *tok, const hy_grammar *g, uint32_t *mask,
     bool done = false;
     for (int i = 0; i < CLOSING && !done; i++) {
         bool complete = text_matcher_complete(m);
+        double begin = clock_seconds();
         if (!text_matcher_mask(m, mask)) stop("a mask allows everything", NULL);
-        if (complete != (mask[end >> 5] >> (end & 31) & 1)) stop("the end is allowed where the text is not complete", NULL);
+        if (time_count < TIMES) times[time_count++] = clock_seconds() - begin;
+        if (complete != (mask[end >> 5] >> (end & 31) & 1))
+            stop("the end is allowed where the text is not complete", NULL);
         int32_t id = complete && (i > FREE || draw() % 4 == 0) ? end : choose(tok, mask, vocab, i > FREE);
         if (id < 0) stop("a mask allows nothing", NULL);
         if (!text_matcher_accept(m, id)) stop("a token of the mask is not accepted", NULL);
@@ -90,9 +98,8 @@ static bool walk(const text_tokenizer *tok, const hy_grammar *g, uint32_t *mask,
     return done;
 }
 
-static void walks(const hy_model *model, job *j)
+static void walks(const text_tokenizer *tok, job *j)
 {
-    const text_tokenizer *tok = model_tokenizer(model);
     size_t words = ((size_t)text_tokenizer_vocab_size(tok) + 31) / 32;
     uint32_t *mask = malloc(words * sizeof *mask);
     json_int_t cut = 0, count = json_integer_value(json_object_get(j->line, "walks"));
@@ -108,6 +115,36 @@ static void walks(const hy_model *model, job *j)
     }
     free(mask);
     j->out = json_pack("{s:o, s:I}", "texts", texts, "cut", cut);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A line's masks by a tokenizer alone. */
+static void measure(const text_tokenizer *tok, job *j)
+{
+    hy_error err = {0};
+    const json_t *source = json_object_get(j->line, "source");
+    text_grammar_options o = {.any_whitespace = !json_is_true(json_object_get(j->line, "compact")),
+                              .additional_properties = !json_is_true(json_object_get(j->line, "closed"))};
+    text_grammar *g = NULL;
+    text_grammar_kind kind = (text_grammar_kind)kind_of(json_string_value(json_object_get(j->line, "kind")));
+    double begin = clock_seconds();
+    if (text_grammar_compile(tok, kind, json_string_value(source), json_string_length(source), &o, &g, &err) != HY_OK)
+        stop("a grammar", &err);
+    double compiled = clock_seconds() - begin;
+    j->grammar = (hy_grammar *)g, time_count = 0;
+    walks(tok, j);
+    json_decref(j->out);
+    j->grammar = NULL;
+    text_grammar_release(g);
+    qsort(times, time_count, sizeof *times, compare);
+    size_t last = time_count - 1; /* a text has its end at least */
+    j->out = json_pack("{s:f, s:I, s:f, s:f}", "compile_ms", compiled * 1e3, "masks", (json_int_t)time_count,
+                       "median_us", times[last / 2] * 1e6, "p99_us", times[last * 99 / 100] * 1e6);
 }
 
 /* ---- Answers -------------------------------------------------------------------------------------------------- */
@@ -167,17 +204,21 @@ int main(int argc, char **argv)
     char *text = malloc(LINE);
     job *jobs = calloc(LARGEST, sizeof *jobs);
     size_t count = 0;
-    if (argc != 3 || !text || !jobs) stop("walk or answer, and a model", NULL);
+    if (argc != 3 || !text || !jobs) stop("walk or answer and a model, or time and a tokenizer", NULL);
+    bool timed = strcmp(argv[1], "time") == 0;
+    text_tokenizer *tok = NULL;
     hy_model_options options = {.max_model_len = 2048};
-    if (hy_model_open(argv[2], &options, &model, &err) != HY_OK) stop("the model", &err);
+    if (timed && text_tokenizer_open(argv[2], &tok, &err) != HY_OK) stop("the tokenizer", &err);
+    if (!timed && hy_model_open(argv[2], &options, &model, &err) != HY_OK) stop("the model", &err);
     if (answers && hy_engine_open(model, &(hy_engine_options){.log_seconds = -1}, &engine, &err) != HY_OK)
         stop("the engine", &err);
     for (; count < LARGEST && fgets(text, LINE, stdin); count++) {
         job *j = &jobs[count];
         if (!(j->line = json_loads(text, 0, NULL))) stop("a line is not JSON", NULL);
-        compile(model, j);
+        if (timed) measure(tok, j);
+        if (!timed) compile(model, j);
         if (j->grammar && answers) begin_answer(engine, model, j);
-        if (j->grammar && !answers) walks(model, j);
+        if (j->grammar && !answers) walks(model_tokenizer(model), j);
     }
     for (size_t i = 0; i < count; i++) {
         if (jobs[i].request) end_answer(&jobs[i]);
@@ -189,6 +230,7 @@ int main(int argc, char **argv)
     }
     hy_engine_close(engine);
     hy_model_close(model);
+    text_tokenizer_close(tok);
     free(jobs);
     free(text);
     return 0;
