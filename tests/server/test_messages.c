@@ -248,7 +248,7 @@ static void test_fields(void **state)
     assert_true(a.ok);
     drop(&a);
     a = ask_more("'context_management':{'edits':[{'type':'clear_thinking_20251015','keep':'all'}]},"
-                 "'metadata':{'user_id':'u'},'mcp_servers':[],'service_tier':'auto'");
+                 "'metadata':{'user_id':'u'},'mcp_servers':[],'kv_transfer_params':{},'service_tier':'auto'");
     assert_true(a.ok);
     drop(&a);
 }
@@ -322,6 +322,8 @@ static void test_refused_fields(void **state)
         {"'thinking':{'type':'enabled','budget_tokens':0}", "thinking.budget_tokens"},
         {"'chat_template_kwargs':[]", "chat_template_kwargs: Input should be a valid dictionary"},
         {"'mcp_servers':[{'url':'x'}]", "mcp_servers: not supported by this server"},
+        {"'kv_transfer_params':{'a':1}", "kv_transfer_params: not supported by this server"},
+        {"'ec_transfer_params':true", "ec_transfer_params: not supported by this server"},
         {"'context_management':{'edits':[{'type':'clear_tool_uses_20250919'}]}", "clear_tool_uses_20250919"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused_more(cases[i][0], cases[i][1]);
