@@ -256,7 +256,7 @@ class ModesTest(unittest.TestCase):
         for mode in ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"):
             s = Server("--logprobs-mode", mode)
             try:
-                status, a = s.call("POST", "/v1/completions", {"prompt": "The sky is", "max_tokens": 1, "logprobs": 5, "top_k": 3, "seed": 1,
+                status, a = s.call("POST", "/v1/completions", {"prompt": "The sky is", "max_tokens": 1, "logprobs": 5, "top_k": 3, "top_p": 1, "seed": 1,
                                                                "temperature": 0.5})
                 self.assertEqual(status, 200, a)
                 got[mode] = a["choices"][0]["logprobs"]["top_logprobs"][0]
