@@ -185,7 +185,12 @@ static void fold_block(const attend_work *work, attend_item *item, cpu_worker *w
     int32_t next = item->blocks[0] ? next_block(item) : b + 1 < item->count_blocks ? b + 1 : -1;
     cpu_block block = cpu_cache_head(step->cache, work->layer, item->group, cpu_cache_block(step, item->sequence, b),
                                      next < 0 ? -1 : cpu_cache_block(step, item->sequence, next));
-    step->backend->blocks->attend(&block, rows, n, w->attend);
+    const uint8_t *follows = block.next;
+    for (int i = 0; i < n; i += ATTEND_ROWS) {
+        bool last = n - i <= ATTEND_ROWS;
+        block.next = last ? follows : NULL;
+        step->backend->blocks->attend(&block, rows + i, last ? n - i : ATTEND_ROWS, w->attend);
+    }
 }
 
 static void attend_rows(const attend_work *work, attend_item *item, cpu_worker *w)

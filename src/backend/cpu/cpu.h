@@ -31,7 +31,7 @@
 
 enum {
     AHEAD_ROWS = 16,  /* rows of a step whose next experts are guessed */
-    ROW_TILE = ATTEND_ROWS,    /* rows of one sequence that share decoded cache blocks */
+    ROW_TILE = 2 * ATTEND_ROWS, /* rows of one sequence that share decoded cache blocks */
     INDEX_PARTS = 16, /* candidate lists that index_merge takes */
     ATTEND_OPEN = 2,  /* heads of rows a worker whose blocks are spread over the workers; see attend.c */
     STAGE_ARGUMENT = 192, /* bytes that a loop of a schedule may have as its argument */

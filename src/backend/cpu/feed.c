@@ -146,21 +146,25 @@ static int64_t glu_items(const glu_work *work, const glu *g)
     return (g->gate->groups + work->pairs - 1) / work->pairs * row_tiles(g->count);
 }
 
-/* z of 16 columns from `n` on of one member, from the finished sums of gate and up. */
-static void finish_glu(const glu_work *work, const glu *g, const float *gate, const float *up, int64_t member,
-                       int64_t n)
+/* z of columns [n, n + count) of one member, a few groups, from the finished sums of gate and up, whose groups are
+ * `stride` apart. */
+static void finish_glu(const glu_work *work, const glu *g, const float *gate, const float *up, int64_t stride,
+                       int64_t member, int64_t n, int64_t count)
 {
     const ops_step *step = work->step;
     const ops_backend *b = step->backend;
     int64_t width = g->gate->rows;
-    float z[LANES], factor = g->fp4 ? step->fp4_factor[member / b->model->experts_per_token] : 1;
-    b->kernels->swiglu(gate, up, factor, b->model->swiglu_alpha, b->model->swiglu_limit, 1, z);
-    if (g->block4) {
-        b->products->quantise_fc2(z, 1, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
+    float z[MAX_GROUPS / 2 * GROUP], factor = g->fp4 ? step->fp4_factor[member / b->model->experts_per_token] : 1;
+    for (int64_t i = 0; i < count; i += LANES) {
+        int64_t at = i / GROUP * stride + i % GROUP;
+        b->kernels->swiglu(gate + at, up + at, factor, b->model->swiglu_alpha, b->model->swiglu_limit, 1, z + i);
+    }
+    if (g->block4) { /* all blocks in one call: they overlap */
+        b->products->quantise_fc2(z, count / NVFP4_GROUP, &step->fp4_z[(member * width + n) / NVFP4_GROUP]);
         return;
     }
-    if (g->fp4) nvfp4_fc2_round_row(z, 1, z);
-    memcpy(g->z + member * width + n, z, (size_t)(width - n < LANES ? width - n : LANES) * sizeof *g->z);
+    if (g->fp4) nvfp4_fc2_round_row(z, (size_t)(count + NVFP4_GROUP - 1) / NVFP4_GROUP, z);
+    memcpy(g->z + member * width + n, z, (size_t)count * sizeof *g->z);
 }
 
 /* The sums of up to TILE_ROWS members from `first` on. */
@@ -196,12 +200,9 @@ static void run_glu(const glu_work *work, const glu *g, int64_t item, int worker
     for (int p = 0; p < pairs; p++)
         group[p] = (cpu_group){g->gate, first + p}, group[pairs + p] = (cpu_group){g->up, first + p};
     const float *gate = multiply_glu(work, g, group, 2 * pairs, row, rows, worker), *up = gate + pairs * rows * GROUP;
-    for (int p = 0; p < pairs; p++)
-        for (int r = 0; r < rows; r++, gate += GROUP, up += GROUP)
-            for (int i = 0; i < GROUP; i += LANES) {
-                int64_t n = (first + p) * GROUP + i, member = g->members ? g->members[row + r] : row + r;
-                if (n < g->gate->rows) finish_glu(work, g, gate + i, up + i, member, n);
-            }
+    int64_t n = first * GROUP, count = g->gate->rows - n < pairs * GROUP ? g->gate->rows - n : pairs * GROUP;
+    for (int r = 0; r < rows; r++, gate += GROUP, up += GROUP)
+        finish_glu(work, g, gate, up, (int64_t)rows * GROUP, g->members ? g->members[row + r] : row + r, n, count);
 }
 
 /* The plain one's items, which are numbered last, lie among the others as evenly as they can: with many rows they are

@@ -448,10 +448,11 @@ static void apply_factors(const cpu_group *group, int groups, int rows, float *s
         const cpu_linear *w = group[g].w;
         if (w->format != WEIGHT_NVFP4) continue;
         float *y = sums + g * rows * GROUP, factor = w->factor;
-        if (w->divides)
-            for (int i = 0; i < rows * GROUP; i++) y[i] /= factor;
-        else
-            for (int i = 0; i < rows * GROUP; i++) y[i] *= factor;
+        for (int r = 0; r < rows; r++, y += GROUP) /* in vectors */
+            if (w->divides)
+                for (int i = 0; i < GROUP; i++) y[i] /= factor;
+            else
+                for (int i = 0; i < GROUP; i++) y[i] *= factor;
     }
 }
 

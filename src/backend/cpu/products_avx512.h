@@ -26,8 +26,9 @@
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/products.h"
 
-/* How far ahead lines are asked for, into the second-level cache. */
-enum { AHEAD_BF16 = 16384, AHEAD_MXFP8 = 8192, AHEAD_NVFP4 = 16384 };
+/* How far ahead lines are asked for, into the first-level cache. On Zen 5 one row of NVFP4 inputs then reads memory at
+ * 0.97 of a read pass with one thread, where lines for the second-level cache, further ahead, gave 0.80. */
+enum { AHEAD_BF16 = 16384, AHEAD_MXFP8 = 12672, AHEAD_NVFP4 = 12288 };
 
 /* The loops of a register tile: left rolled, its sums would live in memory. */
 #define UNROLL _Pragma("GCC unroll 8")
@@ -38,7 +39,7 @@ enum { AHEAD_BF16 = 16384, AHEAD_MXFP8 = 8192, AHEAD_NVFP4 = 16384 };
 
 TARGET INLINE void ask(const uint8_t *line, int ahead)
 {
-    _mm_prefetch((const char *)line + ahead, _MM_HINT_T1);
+    _mm_prefetch((const char *)line + ahead, _MM_HINT_T0);
 }
 
 /* The panels of a unit are read side by side, but asked for in the order of their addresses: where the lines of quarter

@@ -8,11 +8,12 @@
  * shifts by a count in a register take the ports of vpdpbusd there, and a 512-bit store as long as two of them.
  *
  * Measured on one core, K = 6144, weights in the second-level cache, shares of the peak of vpdpbusd: of an Emerald
- * Rapids server before tiles had as many rows as there are, and of a Zen 4 server:
+ * Rapids server before tiles had as many rows as there are, of a Zen 4 and of a Zen 5 server:
  *
  *     rows               1         2         3         4         6         8      10     16      64     128
  *     Emerald Rapids     42 GB/s                       20 GB/s             0.45          0.44    0.48   0.49
  *     Zen 4              55 GB/s   38 GB/s   27 GB/s   0.64      0.64      0.64   0.64   0.64    0.63   0.64
+ *     Zen 5              84 GB/s   61 GB/s   50 GB/s   0.64      0.64      0.63   0.63   0.64    0.65   0.66
  *
  * Where another machine's work shares the Zen 4 core: 46 GB/s, 31, 24, then 0.56 to 0.62.
  */
@@ -25,7 +26,7 @@
 
 enum {
     PANEL4 = NVFP4_UNIT_LINES * LINE, /* 64 columns of a panel: four blocks */
-    AHEAD4 = 14,                      /* units, each of both panels; about AHEAD_NVFP4 */
+    AHEAD4 = 10,                      /* units, each of both panels; about AHEAD_NVFP4 */
 };
 
 /* A block of a panel: the four registers of four columns a lane, 2 * E2M1 + 12 as bytes, and the scales. */
