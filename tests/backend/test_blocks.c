@@ -48,7 +48,11 @@ typedef struct coded {
 
 static coded coded_make(cache_format format, bool quads, int dim, bool round, bool nan)
 {
-    coded c = {format, quads, dim, calloc(128, (size_t)dim * 2), calloc(128, (size_t)dim / 16 + 1),
+    coded c = {format,
+               quads,
+               dim,
+               calloc(128, (size_t)dim * 2),
+               calloc(128, (size_t)dim / 16 + 1),
                malloc(128 * (size_t)dim * sizeof(float))};
     int groups = dim / 16;
     for (int t = 0; t < 128; t++)
@@ -175,6 +179,28 @@ static void encoding(void **state)
     }
 }
 
+/* Every bf16 number, as it is and over a scale, and numbers that rounding to bf16 moves. */
+static void encoding_e4m3(void **state)
+{
+    (void)state;
+    enum { DIM = 72 }; /* whole lanes and a rest */
+    static const float scales[] = {1, 0.37f, 3};
+    for (uint32_t first = 0; first < 1u << 16; first += DIM)
+        for (int s = 0; s < 3; s++) {
+            float x[DIM];
+            uint8_t want[DIM], got[DIM];
+            for (uint32_t d = 0; d < DIM; d++) {
+                uint32_t bits = (first + d) << 16 | (d % 3 == 2 ? (uint32_t)random_below(1 << 16) : 0);
+                memcpy(&x[d], &bits, sizeof bits);
+                want[d] = e4m3_from_float(bf16_round(x[d]) / scales[s]);
+            }
+            for (int v = 0; v < count; v++) {
+                all[v]->encode_e4m3(x, DIM, scales[s], got);
+                assert_memory_equal(got, want, DIM);
+            }
+        }
+}
+
 /* ---- Queries ----------------------------------------------------------------------------------------------------- */
 
 /* I and 2^-s / 2 of one query. */
@@ -224,8 +250,7 @@ static void queries(void **state)
                     for (int d = 0; d < dim; d++) {
                         float value = h < heads ? q[h * dim + d] : 0;
                         expect_bits(&lanes[d * LANES + h], &value, 1);
-                        if (!isnan(want))
-                            assert_int_equal(pair_at(pairs + h, LANES, dim, d), h < heads ? fixed[d] : 0);
+                        if (!isnan(want)) assert_int_equal(pair_at(pairs + h, LANES, dim, d), h < heads ? fixed[d] : 0);
                     }
                 }
             }
@@ -477,10 +502,10 @@ static void attention(void **state)
                     a.keys[b] = coded_make(formats[f], false, a.dim, a.round, kind == 1);
                     a.values[b] = coded_make(formats[f], true, a.dim, a.round, kind == 1);
                     for (int r = 0; r < ROWS_TESTED; r++)
-                        a.tokens[b][r] = kind == 0           ? 128
-                                         : random_below(4)   ? token_counts[random_below(COUNTS)]
-                                         : random_below(2)   ? 128
-                                                             : 0;
+                        a.tokens[b][r] = kind == 0         ? 128
+                                         : random_below(4) ? token_counts[random_below(COUNTS)]
+                                         : random_below(2) ? 128
+                                                           : 0;
                 }
                 for (int v = 0; v < count; v++)
                     for (int apart = 0; apart < 2; apart++) attend_case(&a, all[v], apart);
@@ -558,7 +583,9 @@ static void rows_abreast(void **state)
                     a.keys[b] = coded_make(formats[f], false, a.dim, a.round, kind == 1);
                     a.values[b] = coded_make(formats[f], true, a.dim, a.round, false);
                     for (int r = 0; r < ROWS_TESTED; r++)
-                        a.tokens[b][r] = random_below(3) ? token_counts[random_below(COUNTS)] : random_below(2) ? 128 : 0;
+                        a.tokens[b][r] = random_below(3)   ? token_counts[random_below(COUNTS)]
+                                         : random_below(2) ? 128
+                                                           : 0;
                 }
                 for (int v = 0; v < count; v++) abreast_case(&a, all[v]);
                 for (int b = 0; b < BLOCKS_TESTED; b++) coded_free(&a.keys[b]), coded_free(&a.values[b]);
@@ -601,9 +628,10 @@ static void softmax(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding), cmocka_unit_test(integer_keys), cmocka_unit_test(encoding),
-        cmocka_unit_test(queries),  cmocka_unit_test(scores),       cmocka_unit_test(not_a_number),
-        cmocka_unit_test(attention), cmocka_unit_test(rows_abreast), cmocka_unit_test(softmax),
+        cmocka_unit_test(decoding),      cmocka_unit_test(integer_keys), cmocka_unit_test(encoding),
+        cmocka_unit_test(encoding_e4m3), cmocka_unit_test(queries),      cmocka_unit_test(scores),
+        cmocka_unit_test(not_a_number),  cmocka_unit_test(attention),    cmocka_unit_test(rows_abreast),
+        cmocka_unit_test(softmax),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

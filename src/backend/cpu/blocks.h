@@ -98,6 +98,8 @@ typedef struct cpu_blocks {
                    int dim, float *out);
     /* The vector x [dim], rounded to bf16, by nvfp4_cache_quantise; the scale of group g goes to scales[g * stride]. */
     void (*encode_nvfp4)(const float *x, int dim, uint8_t *data, uint8_t *scales, int stride);
+    /* E4M3 codes of the vector x [dim], rounded to bf16, over `scale`. */
+    void (*encode_e4m3)(const float *x, int dim, float scale, uint8_t *out);
 } cpu_blocks;
 
 enum {

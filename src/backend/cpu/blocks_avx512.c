@@ -71,6 +71,7 @@ const cpu_blocks cpu_blocks_avx512_bf16 = {
     .decode_pairs = decode_pairs,
     .decode = decode,
     .encode_nvfp4 = encode_nvfp4,
+    .encode_e4m3 = encode_e4m3,
 };
 #else
 typedef int cpu_blocks_avx512_absent;

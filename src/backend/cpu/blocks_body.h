@@ -33,6 +33,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "number/bf16.h"
 #include "number/e4m3.h"
 
 /* ---- Words in lanes --------------------------------------------------------------------------------------------- */
@@ -272,6 +273,37 @@ TARGET static void encode_nvfp4(const float *x, int dim, uint8_t *data, uint8_t 
         }
         for (int i = 0; i < UNIT / 2; i++) data[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
     }
+}
+
+/* e4m3_from_float of some lanes. */
+INLINE void e4m3_codes(const vec *x, vec_int *out)
+{
+    vec_int u = (vec_int)*x, magnitude = u & 0x7FFFFFFF, nan = magnitude > 0x7F800000, a = magnitude & ~nan;
+    vec_int small = (vec_int)((vec)a + 0x1.8p14f) & 0xF;
+    vec_int large = SHIFT_RIGHT(a + 0x7FFFF + (SHIFT_RIGHT(a, 20) & 1), 20) - ((127 - 7) << 3), over = large > 0x7E;
+    large = (over & 0x7E) | (~over & large);
+    vec_int below = a < 0x3C800000, code = (below & small) | (~below & large);
+    code |= SHIFT_RIGHT(u, 24) & 0x80;
+    *out = (nan & 0x7F) | (~nan & code);
+}
+
+TARGET static void encode_e4m3(const float *x, int dim, float scale, uint8_t *out)
+{
+    int i = 0;
+    for (; i + LANES <= dim; i += LANES) {
+        int32_t codes[LANES];
+        for (int p = 0; p < LANES; p += WIDTH) {
+            vec v;
+            vec_int code;
+            LOAD(v, x + i + p);
+            round_bf16(&v);
+            v = v / scale;
+            e4m3_codes(&v, &code);
+            STORE(codes + p, code);
+        }
+        for (int k = 0; k < LANES; k++) out[i + k] = (uint8_t)codes[k];
+    }
+    for (; i < dim; i++) out[i] = e4m3_from_float(bf16_round(x[i]) / scale);
 }
 
 /* ---- Attention -------------------------------------------------------------------------------------------------- */
@@ -517,4 +549,5 @@ const cpu_blocks BLOCKS = {
     .decode_pairs = decode_pairs,
     .decode = decode,
     .encode_nvfp4 = encode_nvfp4,
+    .encode_e4m3 = encode_e4m3,
 };

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "number/bf16.h"
-#include "number/e4m3.h"
 
 /* ---- Storing ---------------------------------------------------------------------------------------------------- */
 
@@ -18,7 +17,7 @@ static void store(const ops_cache *cache, cache_format format, float scale, cons
     if (format == CACHE_NVFP4) {
         cache->backend->blocks->encode_nvfp4(x, dim, data, scales, stride);
     } else if (format == CACHE_FP8) {
-        for (int i = 0; i < dim; i++) data[i] = e4m3_from_float(bf16_round(x[i]) / scale);
+        cache->backend->blocks->encode_e4m3(x, dim, scale, data);
     } else {
         for (int i = 0; i < dim; i++) {
             uint16_t half = bf16_from_float(x[i]);

@@ -6,8 +6,9 @@
  * over the context keys at max(0, n + k - window + 1) .. n - 1 and over the keys of all g rows, earlier and later. A
  * unit is a sequence, a KV head and up to 16 of its query heads. It walks the cache blocks of the window in ascending
  * order and then the g rows themselves as one more block, and folds each into the states of all rows, so that a decoded
- * key serves 16 heads times g rows. Where the window begins inside a block, each row's edge is its own: rows take such
- * a block one by one, from their own first key on. No row ever reads a key that it does not see.
+ * key serves 16 heads times g rows. Where the window begins inside a block, each row's edge is its own: the keys that
+ * not all rows see, at most g - 1, are a block by themselves, which rows take one by one. No row ever reads a key that
+ * it does not see.
  *
  * Bytes of a unit: the window's keys and values once, 2 * window * head_dim in fp8; operations: 4 * window * head_dim *
  * 16 * g, so that with g = 7 there are 224 a byte and arithmetic is the bound.
@@ -133,39 +134,41 @@ static void hide_rows(const unit *u, int from, int to, int dim, cpu_query_row *v
     vector->first = false;
 }
 
-/* Block b into the rows that see some of it: together those that see it from its beginning on, which come first, the
- * others one by one. */
+/* Tokens [first, end) of block b into row k alone. */
+static void attend_row(const attend_work *work, const unit *u, int32_t b, int k, int first, int end,
+                       cpu_query_row *vectors, cpu_worker *w)
+{
+    int32_t seen[LANES];
+    int v = k / u->abreast, place = k % u->abreast;
+    cpu_block block = block_at(work, u, b, first);
+    vectors[v].tokens = end - first, vectors[v].visible = NULL;
+    if (rows_of(u, v) > 1)
+        hide_rows(u, place, place + 1, work->step->backend->model->drafter->head_dim, &vectors[v], seen);
+    work->step->backend->blocks->attend(&block, &vectors[v], 1, w->attend);
+    vectors[v].first = false;
+}
+
+/* Block b into the rows that see some of it. These come first; where the window begins in the block each of them sees
+ * from a token on that is one behind that of the row before: up to the last of these tokens a row goes alone. */
 static void attend_block(const attend_work *work, const unit *u, int32_t b, cpu_query_row *vectors, cpu_worker *w)
 {
-    const cpu_blocks *blocks = work->step->backend->blocks;
     cpu_query_row whole[DRAFT_MAX_BLOCK];
     int32_t seen[DRAFT_MAX_BLOCK][LANES];
-    int count = 0, first = 0, end = 0, dim = work->step->backend->model->drafter->head_dim;
-    for (int v = 0; v < u->vectors; v++) {
-        int rows = rows_of(u, v), from_begin = 0;
-        cpu_query_row *vector = &vectors[v];
-        while (from_begin < rows && visible(work, u, b, v * u->abreast + from_begin, &first, &end) && first == 0) {
-            vector->tokens = end;
-            from_begin++;
-        }
-        vector->visible = NULL;
-        if (from_begin > 0) {
-            if (from_begin < rows) hide_rows(u, 0, from_begin, dim, vector, seen[v]);
-            whole[count++] = *vector;
-            vector->first = false;
-        }
-    }
-    cpu_block block = block_at(work, u, b, 0);
-    if (count > 0) blocks->attend(&block, whole, count, w->attend);
-    for (int k = 0; k < u->s->how->rows; k++) {
-        int v = k / u->abreast, place = k % u->abreast;
-        if (!visible(work, u, b, k, &first, &end) || first == 0) continue;
-        cpu_block edge = block_at(work, u, b, first);
-        vectors[v].tokens = end - first, vectors[v].visible = NULL;
-        if (rows_of(u, v) > 1) hide_rows(u, place, place + 1, dim, &vectors[v], seen[v]);
-        blocks->attend(&edge, &vectors[v], 1, w->attend);
+    int count = 0, rows = 0, common = 0, first = 0, end = 0, dim = work->step->backend->model->drafter->head_dim;
+    while (rows < u->s->how->rows && visible(work, u, b, rows, &first, &end)) rows++, common = first;
+    if (rows == 0) return;
+    for (int k = 0; k < rows; k++)
+        if (visible(work, u, b, k, &first, &end) && first < common)
+            attend_row(work, u, b, k, first, common, vectors, w);
+    for (int v = 0; v * u->abreast < rows; v++) {
+        int here = rows - v * u->abreast;
+        vectors[v].tokens = end - common, vectors[v].visible = NULL;
+        if (here < rows_of(u, v)) hide_rows(u, 0, here, dim, &vectors[v], seen[v]);
+        whole[count++] = vectors[v];
         vectors[v].first = false;
     }
+    cpu_block block = block_at(work, u, b, common);
+    work->step->backend->blocks->attend(&block, whole, count, w->attend);
 }
 
 /* O / L of the rows of vector v. */
