@@ -58,7 +58,7 @@ hy_status checkpoint_open_dummy_draft(checkpoint *c, const char *folder, const d
 const char *checkpoint_folder(const checkpoint *c); /* the folder that holds config.json, links of a hub cache resolved */
 const char *checkpoint_tokenizer(const checkpoint *c); /* a file that was listed; NULL: that of the folder, if any */
 const config *checkpoint_config(const checkpoint *c);
-const draft_config *checkpoint_draft(const checkpoint *c); /* NULL: no dspark folder */
+const draft_config *checkpoint_draft(const checkpoint *c); /* NULL: no dspark folder, or none that can be read */
 const char *checkpoint_draft_folder(const checkpoint *c);  /* NULL likewise */
 
 /* A drafter in a folder of its own (config.json and safetensors), or the one beside a model, in place of the checkpoint's.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/layout.h"
@@ -44,14 +45,24 @@ static hy_status open_folder(checkpoint *c, const char *folder, hy_error *err)
     return HY_OK;
 }
 
+static hy_status open_own(checkpoint *c, const char *folder, hy_error *err)
+{
+    if (file_is_folder(folder)) return open_folder(c, folder, err);
+    return error_at(err, HY_BAD_MODEL, folder, "%.200s should be the drafter's folder and is none: remove it", folder);
+}
+
 hy_status draft_open_own(checkpoint *c, hy_error *err)
 {
     char folder[PATH_SIZE + 16];
+    hy_error why = {0};
     hy_status status = file_join(c->source.folder, "dspark", folder, sizeof folder, err);
     if (status != HY_OK || !file_present(folder)) return status;
-    if (!file_is_folder(folder))
-        return error_at(err, HY_FAILED, folder, "%.200s should be the drafter's folder and is none: remove it", folder);
-    return open_folder(c, folder, err);
+    status = open_own(c, folder, &why);
+    if (status == HY_NO_FIT) return *err = why, status;
+    if (status == HY_OK) return HY_OK;
+    c->draft_error = why;
+    log_line(HY_LOG_WARNING, "the drafter in %.200s is left out: %s", folder, why.message);
+    return HY_OK;
 }
 
 /* A folder, or the folder dspark in it. */
@@ -127,6 +138,10 @@ static bool check_entry(void *user, const layout_entry *e)
 
 hy_status checkpoint_check_draft(const checkpoint *c, hy_error *err)
 {
+    if (!c->has_draft && c->draft_error.status != HY_OK) {
+        if (err) *err = c->draft_error;
+        return c->draft_error.status;
+    }
     if (!c->has_draft)
         return error_at(err, HY_BAD_MODEL, c->source.folder, "%.200s has no drafter: there is no folder dspark in it",
                         c->source.folder);

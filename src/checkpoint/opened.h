@@ -12,6 +12,7 @@ struct checkpoint {
     shards main;
     const char *prefix; /* of the backbone's tensors: "language_model.model.", "model.language_model." or "model." */
     bool has_draft;
+    hy_error draft_error; /* why the folder dspark is no drafter: told when one is asked for; HY_OK: it is, or not there */
     char draft_folder[4096 + 16];
     draft_config draft;
     shards drafter;
@@ -23,7 +24,8 @@ const char *naming_prefix(const shards *s);
 /* HY_BAD_MODEL: the tensor's shape is another. */
 hy_status naming_check_shape(const tensor *t, int dims, const int64_t *shape, hy_error *err);
 
-/* The drafter in the folder dspark, if there is one (draft.c). */
+/* The drafter in the folder dspark, if there is one (draft.c). One that cannot be read is left out with a warning: the target
+ * does without. */
 hy_status draft_open_own(checkpoint *c, hy_error *err);
 /* The folder that holds the drafter's config, `folder` or dspark in it, and that config, held against the target. */
 hy_status draft_find_config(const checkpoint *c, const char *folder, char out[4096 + 16], draft_config *d, hy_error *err);

@@ -15,20 +15,17 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "base/memory.h"
 #include "cli/bench.h"
-#include "cli/bench_peak.h"
-#include "cli/bench_read.h"
+#include "cli/bench_questions.h"
 #include "cli/bench_report.h"
 #include "cli/cli.h"
 #include "cli/find_model.h"
 #include "cli/flags.h"
 #include "cli/speculation.h"
-#include "cli/speculation_cost.h"
-#include "tasks/tasks.h"
+#include "cli/speculation_rate.h"
 
-enum { MAX_RUNS = 100, MAX_ROWS = 512, METHODS = 4, MAX_QUESTIONS = 4096 };
+enum { MAX_RUNS = 100, MAX_ROWS = 512, METHODS = 4 };
 
 static const char *const method_names[METHODS] = {"coupled", "standard", "block", "synthetic"};
 
@@ -52,6 +49,7 @@ static const char about[] =
 /* One run of an engine. */
 typedef struct run_result {
     double seconds, tokens, steps, rounds, drafts, accepted;
+    double answers, prompt; /* answers that began; tokens of prompts that were computed */
     double forward_s, sample_s, draft_s;
 } run_result;
 
@@ -61,11 +59,30 @@ typedef struct row {
     int drafts, batch;
     double tokens_per_second, plain, speedup, lowest, highest, predicted, accepted_length;
     double step_s, forward_s, sample_s, draft_s; /* of a step */
+    double plain_step_s;
+    double plain_expected, forward_expected, sample_expected, draft_expected; /* of a step, as the rates have it */
 } row;
 
-typedef struct spec_bench {
+/* Of one run: what a step without drafts and one with them should take, and the part of a prompt that is computed. */
+typedef struct expectation {
+    speculation_seconds plain, drafted;
+    double plain_prompt, drafted_prompt;
+} expectation;
+
+typedef struct spec_bench spec_bench;
+
+/* One question in flight. */
+typedef struct stream {
+    spec_bench *bench;
+    uint16_t *size; /* [tokens] with --write-rounds: tokens of each of its steps, the first being the prompt's; owned */
+    int steps;
+    uint64_t last; /* the engine's count of steps at its last token */
+    hy_finish finish;
+} stream;
+
+struct spec_bench {
     hy_model_options options;
-    const char *drafts_text, *batches_text, *methods_text, *drafter, *table;
+    const char *drafts_text, *batches_text, *methods_text, *drafter, *table, *prompts, *rounds;
     int runs, tokens, questions;
     float temperature;
     double length; /* synthetic; 0: not given */
@@ -76,10 +93,11 @@ typedef struct spec_bench {
     bool wanted[METHODS];
     hy_model *model;
     hy_model_info info;
-    hy_ids *prompt; /* [questions] */
-    bench_read read;
-    speculation_machine machine; /* of the case */
-    int32_t context;             /* tokens of a sequence, about the mean */
+    bench_questions question;
+    stream *stream; /* [questions] */
+    FILE *rounds_file;
+    speculation_probe *probe;
+    int32_t context; /* tokens of a sequence, about the mean */
     row row[MAX_ROWS];
     int row_count;
 
@@ -92,56 +110,27 @@ typedef struct spec_bench {
     double end;
     hy_engine_stats after;
     hy_error failure;
-} spec_bench;
-
-/* ---- Questions -------------------------------------------------------------------------------------------------- */
-
-static hy_status render(const spec_bench *b, const task *t, hy_ids *ids, hy_error *err)
-{
-    json_t *messages = json_array();
-    for (size_t i = 0; i < t->turns[0].message; i++) json_array_append(messages, json_array_get(t->messages, i));
-    char *text = json_dumps(messages, JSON_COMPACT), *tools = t->tools ? json_dumps(t->tools, JSON_COMPACT) : NULL;
-    char kwargs[64];
-    snprintf(kwargs, sizeof kwargs, "{\"thinking_mode\":\"%s\"}", t->thinking);
-    hy_status status =
-        text ? hy_render_chat(b->model, text, tools, kwargs, ids, err) : error_memory(err, "a prompt", 0);
-    json_decref(messages);
-    free(text), free(tools);
-    return status;
-}
-
-/* Held-out tasks of the sets whose answers are text, in turn. */
-static hy_status make_questions(spec_bench *b, hy_error *err)
-{
-    static const task_set sets[] = {TASK_ARITHMETIC, TASK_TALK, TASK_FORM, TASK_TOOLS};
-    b->prompt = memory_zeroed((size_t)b->questions, sizeof *b->prompt);
-    if (!b->prompt) return error_memory(err, "the questions", (size_t)b->questions * sizeof *b->prompt);
-    hy_status status = HY_OK;
-    uint64_t number = 0;
-    for (int i = 0; i < b->questions && status == HY_OK; number++) {
-        task t;
-        draw d = draw_begin((uint64_t)b->seed, number);
-        task_make(sets[number % 4], TASK_HELD_OUT, &d, 0, &t);
-        hy_ids *ids = &b->prompt[i];
-        if (t.turn_count > 0) { /* some have nothing to mark */
-            status = render(b, &t, ids, err);
-            for (size_t k = 0; k < ids->count; k++) ids->data[k] %= b->info.vocab; /* a foreign tokenizer */
-            i++;
-        }
-        task_free(&t);
-    }
-    size_t sum = 0;
-    for (int i = 0; i < b->questions; i++) sum += b->prompt[i].count;
-    b->context = (int32_t)(sum / (size_t)b->questions) + b->tokens / 4;
-    return status;
-}
+};
 
 /* ---- A run ------------------------------------------------------------------------------------------------------ */
 
+/* Tokens of one step come one after the other, and the engine counts the step before the first of them. */
+static void count_round(stream *s, size_t tokens)
+{
+    hy_engine_stats now;
+    hy_engine_describe(s->bench->engine, &now);
+    if (s->steps == 0 || now.steps != s->last) s->size[s->steps++] = 0;
+    s->last = now.steps;
+    s->size[s->steps - 1] = (uint16_t)(s->size[s->steps - 1] + tokens);
+}
+
 static bool on_event(void *user, const hy_event *e)
 {
-    spec_bench *b = user;
+    stream *s = user;
+    spec_bench *b = s->bench;
     pthread_mutex_lock(&b->lock);
+    s->finish = e->finish;
+    if (s->size && e->id_count > 0) count_round(s, e->id_count);
     bool over = b->end > 0;
     if (!over) b->tokens_seen += e->id_count;
     if (e->finish == HY_FINISH_ERROR && e->error) b->failure = *e->error;
@@ -159,10 +148,11 @@ static hy_status submit(spec_bench *b, int i, hy_request **request, hy_error *er
 {
     hy_request_options o = hy_request_defaults(b->model);
     hy_sampling *s = &o.sampling;
-    o.prompt_ids = b->prompt[i].data, o.prompt_count = b->prompt[i].count;
+    o.prompt_ids = b->question.prompt[i].data, o.prompt_count = b->question.prompt[i].count;
     s->temperature = b->temperature, s->top_p = 1, s->top_k = 0, s->min_p = 0;
     s->seed = i, s->max_tokens = b->tokens;
-    o.on_event = on_event, o.user = b;
+    o.on_event = on_event, o.user = &b->stream[i];
+    b->stream[i].steps = 0;
     return hy_engine_submit(b->engine, &o, request, err);
 }
 
@@ -194,15 +184,18 @@ static hy_status run_engine(spec_bench *b, hy_engine *engine, int batch, run_res
         if (err) *err = b->failure;
     }
     const hy_engine_stats *a = &b->after;
-    *out = (run_result){.seconds = b->end - begin,
-                        .tokens = (double)b->tokens_seen,
-                        .steps = (double)(a->steps - before.steps),
-                        .rounds = (double)(a->draft_rounds - before.draft_rounds),
-                        .drafts = (double)(a->drafts - before.drafts),
-                        .accepted = (double)(a->drafts_accepted - before.drafts_accepted),
-                        .forward_s = a->forward_s - before.forward_s,
-                        .sample_s = a->sample_s - before.sample_s,
-                        .draft_s = a->draft_s - before.draft_s};
+    *out = (run_result){
+        .seconds = b->end - begin,
+        .tokens = (double)b->tokens_seen,
+        .steps = (double)(a->steps - before.steps),
+        .answers = b->window + batch - 1 < b->questions ? b->window + batch - 1 : b->questions,
+        .prompt = (double)((a->prompt_tokens - a->prompt_cached) - (before.prompt_tokens - before.prompt_cached)),
+        .rounds = (double)(a->draft_rounds - before.draft_rounds),
+        .drafts = (double)(a->drafts - before.drafts),
+        .accepted = (double)(a->drafts_accepted - before.drafts_accepted),
+        .forward_s = a->forward_s - before.forward_s,
+        .sample_s = a->sample_s - before.sample_s,
+        .draft_s = a->draft_s - before.draft_s};
     return status;
 }
 
@@ -213,7 +206,7 @@ static hy_status open_engine(spec_bench *b, const char *method, int drafts, int 
     float rates[HY_MAX_DRAFTS] = {0};
     size_t blocks = 0;
     for (int i = 0; i < b->questions; i++)
-        blocks += (b->prompt[i].count + (size_t)b->tokens + 16 + CACHE_BLOCK - 1) / CACHE_BLOCK + 1;
+        blocks += (b->question.prompt[i].count + (size_t)b->tokens + 16 + CACHE_BLOCK - 1) / CACHE_BLOCK + 1;
     hy_engine_options o = {.max_num_seqs = batch,
                            .max_waiting = b->questions + batch,
                            .max_num_batched_tokens =
@@ -259,27 +252,69 @@ static void summarise(const spec_bench *b, const run_result *with, const run_res
     out->accepted_length = 1 + (rounds > 0 ? accepted / rounds : 0);
     out->step_s = sum.seconds / steps, out->forward_s = sum.forward_s / steps;
     out->sample_s = sum.sample_s / steps, out->draft_s = sum.draft_s / steps;
-    speculation_step without, drafted;
-    speculation_cost_step(b->model, &b->machine, out->batch, 0, b->context, &without);
-    speculation_cost_step(b->model, &b->machine, out->batch, out->drafts, b->context, &drafted);
-    out->predicted = out->accepted_length * speculation_cost_seconds(&without) / speculation_cost_seconds(&drafted);
+    double bare_seconds = 0, bare_steps = 0;
+    for (int i = 0; i < b->runs; i++) bare_seconds += plain[i].seconds, bare_steps += plain[i].steps;
+    out->plain_step_s = bare_seconds / bare_steps;
 }
 
-/* What memory and cores reach now; nothing else runs. */
-static void take_machine(spec_bench *b)
+/* Tokens a second of a run whose steps and prompts take so long: each answer's first token comes with its prompt. */
+static double expected_rate(const run_result *r, int batch, double step, double prompt)
 {
-    double pass[3];
-    for (int i = 0; i < 3; i++) pass[i] = bench_read_pass(&b->read, model_pool(b->model));
-    b->machine.read = bench_median(pass, 3);
-    for (int k = 0; k < BENCH_PEAKS; k++) b->machine.peaks[k] = bench_peak_run((bench_peak)k, model_pool(b->model));
+    double steps = (r->rounds > 0 ? r->rounds : r->tokens - r->answers) / batch;
+    return r->tokens / (steps * step + r->answers * prompt);
+}
+
+/* Medians of what was expected beside each run. */
+static void summarise_expected(const spec_bench *b, const run_result *with, const run_result *plain,
+                               const expectation *e, row *out)
+{
+    double ratio[MAX_RUNS], bare[MAX_RUNS], forward[MAX_RUNS], sample[MAX_RUNS], draft[MAX_RUNS];
+    for (int i = 0; i < b->runs; i++) {
+        const speculation_seconds *s = &e[i].drafted;
+        bare[i] = speculation_seconds_sum(&e[i].plain), forward[i] = s->target + s->context;
+        sample[i] = s->verify, draft[i] = s->draft;
+        ratio[i] = expected_rate(&with[i], out->batch, speculation_seconds_sum(s), e[i].drafted_prompt) /
+                   expected_rate(&plain[i], out->batch, bare[i], e[i].plain_prompt);
+    }
+    out->predicted = median_of(ratio, b->runs);
+    out->plain_expected = median_of(bare, b->runs), out->forward_expected = median_of(forward, b->runs);
+    out->sample_expected = median_of(sample, b->runs), out->draft_expected = median_of(draft, b->runs);
+}
+
+/* What steps take at the rates of now. Nothing else runs. */
+static hy_status expect(spec_bench *b, const row *r, const run_result *plain, expectation *out, hy_error *err)
+{
+    int32_t prompt = (int32_t)(plain->prompt / plain->answers + 0.5);
+    speculation_asked asked = {r->batch, 0, b->context, 1, false};
+    speculation_probe_renew(b->probe);
+    hy_status status = speculation_probe_step(b->probe, &asked, &out->plain, err);
+    asked.drafts = r->drafts, asked.laws = strcmp(r->method, "coupled") != 0;
+    asked.length = b->length > 0 ? b->length : 1 + r->drafts;
+    if (status == HY_OK) status = speculation_probe_step(b->probe, &asked, &out->drafted, err);
+    if (status == HY_OK) status = speculation_probe_prompt(b->probe, prompt, false, &out->plain_prompt, err);
+    return status == HY_OK ? speculation_probe_prompt(b->probe, prompt, true, &out->drafted_prompt, err) : status;
+}
+
+/* Of the run with drafts that came last: a line for each question. */
+static void write_rounds(const spec_bench *b, const row *r)
+{
+    for (int i = 0; i < b->questions; i++) {
+        const stream *s = &b->stream[i];
+        fprintf(
+            b->rounds_file,
+            "{\"method\": \"%s\", \"drafts\": %d, \"batch\": %d, \"question\": %d, \"finish\": \"%s\", \"tokens\": [",
+            r->method, r->drafts, r->batch, i, flags_finish_name(s->finish));
+        for (int k = 0; k < s->steps; k++) fprintf(b->rounds_file, "%s%d", k ? ", " : "", s->size[k]);
+        fprintf(b->rounds_file, "]}\n");
+    }
 }
 
 static hy_status measure(spec_bench *b, const char *method, int drafts, int batch, row *out, hy_error *err)
 {
     hy_engine *plain = NULL, *with = NULL;
     run_result a[MAX_RUNS] = {0}, c[MAX_RUNS] = {0}, warm;
+    expectation e[MAX_RUNS];
     *out = (row){.method = method, .drafts = drafts, .batch = batch};
-    take_machine(b);
     hy_status status = open_engine(b, method, 0, batch, &plain, err);
     if (status == HY_OK) status = open_engine(b, method, drafts, batch, &with, err);
     if (status == HY_OK) status = run_engine(b, plain, batch, &warm, err); /* also puts the prompts into the caches */
@@ -288,10 +323,12 @@ static hy_status measure(spec_bench *b, const char *method, int drafts, int batc
         if (i % 2) status = run_engine(b, with, batch, &c[i], err); /* each goes first in turn */
         if (status == HY_OK) status = run_engine(b, plain, batch, &a[i], err);
         if (i % 2 == 0 && status == HY_OK) status = run_engine(b, with, batch, &c[i], err);
+        if (i == 0 && status == HY_OK && b->rounds_file) write_rounds(b, out);
+        if (status == HY_OK) status = expect(b, out, &a[i], &e[i], err);
     }
     hy_engine_close(with);
     hy_engine_close(plain);
-    if (status == HY_OK) summarise(b, c, a, out);
+    if (status == HY_OK) summarise(b, c, a, out), summarise_expected(b, c, a, e, out);
     return status;
 }
 
@@ -342,6 +379,11 @@ static void write_row(const spec_bench *b, const row *r, json_writer *w)
     member(w, "forward_seconds", r->forward_s);
     member(w, "verify_seconds", r->sample_s);
     member(w, "draft_seconds", r->draft_s);
+    member(w, "plain_step_seconds", r->plain_step_s);
+    member(w, "predicted_plain_step_seconds", r->plain_expected);
+    member(w, "predicted_forward_seconds", r->forward_expected);
+    member(w, "predicted_verify_seconds", r->sample_expected);
+    member(w, "predicted_draft_seconds", r->draft_expected);
     writer_end(w);
 }
 
@@ -419,8 +461,9 @@ static hy_status parse_flags(spec_bench *b, hy_error *err)
         return error_at(err, HY_USAGE, "--runs", "--runs takes 1 to %d, not %d", MAX_RUNS, b->runs);
     if (b->tokens < 1 || b->tokens > 65536)
         return error_at(err, HY_USAGE, "--tokens", "--tokens takes 1 to 65536, not %d", b->tokens);
-    if (b->questions < 0 || b->questions > MAX_QUESTIONS)
-        return error_at(err, HY_USAGE, "--questions", "--questions takes 1 to %d, not %d", MAX_QUESTIONS, b->questions);
+    if (b->questions < 0 || b->questions > BENCH_MAX_QUESTIONS)
+        return error_at(err, HY_USAGE, "--questions", "--questions takes 1 to %d, not %d", BENCH_MAX_QUESTIONS,
+                        b->questions);
     if (!(b->temperature >= 0 && b->temperature <= 2))
         return error_at(err, HY_USAGE, "--temperature", "--temperature takes 0 to 2, not %g", (double)b->temperature);
     if (b->length != 0 && !(b->length >= 1 && b->length <= HY_MAX_DRAFTS + 1))
@@ -436,7 +479,7 @@ static hy_status parse_flags(spec_bench *b, hy_error *err)
             status = error_at(err, HY_USAGE, "--batch", "--write-table needs --batch in ascending order");
     int most = 0;
     for (int i = 0; i < b->batch_count; i++) most = b->batch[i] > most ? b->batch[i] : most;
-    if (b->questions == 0) b->questions = 4 * most > 24 ? 4 * most : 24;
+    if (b->questions == 0 && !b->prompts) b->questions = 4 * most > 24 ? 4 * most : 24;
     return status;
 }
 
@@ -448,6 +491,53 @@ static hy_status check_block(const spec_bench *b, hy_error *err)
             return error_at(err, HY_USAGE, "--drafts", "--drafts %d is more than the drafter's block of %d",
                             b->drafts[i], block);
     return HY_OK;
+}
+
+static hy_status open_questions(spec_bench *b, hy_error *err)
+{
+    hy_status status = b->prompts ? bench_questions_read(b->model, b->prompts, b->questions, &b->question, err)
+                                  : bench_questions_make(b->model, b->questions, (uint64_t)b->seed, &b->question, err);
+    if (status != HY_OK) return status;
+    b->questions = b->question.count;
+    b->context = (int32_t)bench_questions_length(&b->question) + b->tokens / 4;
+    b->stream = memory_zeroed((size_t)b->questions, sizeof *b->stream);
+    if (!b->stream) return error_memory(err, "the questions", (size_t)b->questions * sizeof *b->stream);
+    if (b->rounds && !(b->rounds_file = fopen(b->rounds, "w")))
+        return error_at(err, HY_FAILED, b->rounds, "cannot write %.200s", b->rounds);
+    for (int i = 0; i < b->questions; i++) {
+        b->stream[i].bench = b;
+        if (!b->rounds) continue;
+        b->stream[i].size = memory_zeroed((size_t)b->tokens, sizeof *b->stream[i].size);
+        if (!b->stream[i].size) return error_memory(err, "the rounds", (size_t)b->tokens * 2);
+    }
+    return HY_OK;
+}
+
+/* The questions one behind the other, as often as it takes. */
+static hy_status open_probe(spec_bench *b, hy_error *err)
+{
+    int32_t batch = 0, drafts = 0, rows, length, n = 0;
+    for (int i = 0; i < b->batch_count; i++) batch = b->batch[i] > batch ? b->batch[i] : batch;
+    for (int i = 0; i < b->drafts_count; i++) drafts = b->drafts[i] > drafts ? b->drafts[i] : drafts;
+    rows = batch * (1 + drafts) > CACHE_BLOCK ? batch * (1 + drafts) : CACHE_BLOCK, length = rows + b->context;
+    int32_t *text = memory_zeroed((size_t)length, sizeof *text);
+    if (!text) return error_memory(err, "a text", (size_t)length * sizeof *text);
+    for (int i = 0; n < length; i = (i + 1) % b->questions)
+        for (size_t k = 0; k < b->question.prompt[i].count && n < length; k++)
+            text[n++] = b->question.prompt[i].data[k];
+    hy_status status = speculation_probe_open(b->model, text, length, rows, &b->probe, err);
+    memory_free(text);
+    return status;
+}
+
+static hy_status close_questions(spec_bench *b, hy_status status, hy_error *err)
+{
+    for (int i = 0; b->stream && i < b->questions; i++) memory_free(b->stream[i].size);
+    memory_free(b->stream);
+    bench_questions_free(&b->question);
+    if (b->rounds_file && fclose(b->rounds_file) != 0 && status == HY_OK)
+        status = error_at(err, HY_FAILED, b->rounds, "cannot write %.200s", b->rounds);
+    return status;
 }
 
 static hy_status run_cases(spec_bench *b, hy_error *err)
@@ -482,19 +572,18 @@ static int run(spec_bench *b, const char *path)
     if (status == HY_OK) status = check_block(b, &err);
     if (status == HY_OK) {
         hy_model_describe(b->model, &b->info);
-        status = make_questions(b, &err);
+        status = open_questions(b, &err);
     }
-    if (status == HY_OK) status = bench_read_open(bench_read_default_bytes(), model_pool(b->model), &b->read, &err);
+    if (status == HY_OK) status = open_probe(b, &err);
     if (status == HY_OK && !b->json) print_heading(b);
     fflush(stdout);
     if (status == HY_OK) status = run_cases(b, &err);
     if (status == HY_OK && b->table) status = write_table(b, &err);
     if (status == HY_OK && b->json && !print_json(b)) status = error_memory(&err, "the JSON", 1 << 20);
     fflush(stdout);
+    status = close_questions(b, status, &err);
     if (status != HY_OK) cli_error(&err);
-    bench_read_close(&b->read);
-    for (int i = 0; b->prompt && i < b->questions; i++) hy_ids_free(&b->prompt[i]);
-    memory_free(b->prompt);
+    speculation_probe_close(b->probe);
     hy_model_close(b->model);
     return cli_exit(status);
 }
@@ -514,8 +603,10 @@ int bench_speculation(int argc, char **argv)
         {"greedy-drafts", NULL, "drafts are the likeliest tokens, not drawn", &b->greedy, CLI_FLAG},
         {"synthetic-length", "X", "the method synthetic with this accepted length, such as 3.2", &b->length,
          CLI_DOUBLE},
-        {"questions", "N", "questions of a run (default: four times the largest batch, at least 24)", &b->questions,
-         CLI_INT},
+        {"questions", "N", "questions of a run (default: four times the largest batch, at least 24; of a file all)",
+         &b->questions, CLI_INT},
+        {"prompts", "FILE", "token ids, a question a line, in place of the bundled tasks", &b->prompts, CLI_STRING},
+        {"write-rounds", "FILE", "write how many tokens each round of each answer made", &b->rounds, CLI_STRING},
         {"tokens", "N", "most tokens of an answer (default 128)", &b->tokens, CLI_INT},
         {"runs", "N", "runs whose medians are shown (default 3)", &b->runs, CLI_INT},
         {"seed", "N", "which questions there are (default 0)", &b->seed, CLI_LONG},

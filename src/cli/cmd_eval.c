@@ -5,6 +5,7 @@
 #include "cli/eval.h"
 #include "cli/eval_write.h"
 #include "cli/flags.h"
+#include "cli/speculation.h"
 
 static const char about[] =
     "Asks a model generated tasks that training never sees and marks what it writes: arithmetic, synthaime (hard "
@@ -36,6 +37,10 @@ static int table_of(eval_flags *f, cli_option *table, int count)
          &f->selections, CLI_STRING},
         {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
          &f->model.moe_activation, CLI_STRING},
+        {"speculative-config", "JSON",
+         "drafts, such as '{\"num_speculative_tokens\": 7}'; answers, and so marks, stay the same "
+         "(docs/speculation.md)",
+         &f->speculative, CLI_STRING},
         {"count", "N", "tasks of a set; of retrieval, texts of a length (default: five minutes in all on two cores)",
          &f->count, CLI_INT},
         {"full", NULL, "five times as many", &f->full, CLI_FLAG},
@@ -90,7 +95,9 @@ int cmd_eval(int argc, char **argv)
     if (f.show && strcmp(f.show, "wrong") != 0 && strcmp(f.show, "all") != 0)
         return cli_usage_error("eval", "--show takes wrong or all, not '%.40s'", f.show);
     if (f.show && f.json) return cli_usage_error("eval", "--show and --json both write to stdout: give one of them");
-    code = read_sets(&f, places + 1, count - 1);
+    speculation drafts;
+    code = f.speculative ? speculation_parse("eval", f.speculative, &drafts) : -1;
+    if (code < 0) code = read_sets(&f, places + 1, count - 1);
     if (code >= 0) return code;
     f.seed = (uint64_t)write.seed, f.model.threads = write.threads;
     flags_log_start(f.verbose ? HY_LOG_INFO : HY_LOG_WARNING);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/cli.h"
 #include "cli/find_model.h"
+#include "cli/speculation.h"
 
 static const int lengths[] = {1024, 2048, 4096, 8192, 16384};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, SAMPLES = 8 };
@@ -71,7 +72,8 @@ static void name_way(const hy_model *model, const way_options *w, char name[64])
 
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
 
-static hy_status run_set(hy_model *model, const eval_flags *f, int set, bool random, eval_way *way, hy_error *err)
+static hy_status run_set(hy_model *model, const eval_flags *f, const hy_speculation *drafts, int set, bool random,
+                         eval_way *way, hy_error *err)
 {
     eval_options o = {.seed = f->seed,
                       .count = f->count  ? f->count
@@ -81,6 +83,7 @@ static hy_status run_set(hy_model *model, const eval_flags *f, int set, bool ran
                       .limit = 512,
                       .lengths = lengths,
                       .random = random,
+                      .drafts = drafts,
                       .show = f->show};
     while (o.length_count < LENGTHS && lengths[o.length_count] + 256 <= model_max_len(model)) o.length_count++;
     if (set == TASK_SYNTHAIME)
@@ -102,11 +105,16 @@ static hy_status run_way(const char *path, const eval_flags *f, const way_option
     hy_model_options options = f->model;
     options.kv_cache_dtype = w->format, options.readback = w->readback;
     options.attention = strcmp(w->selection, "dense") == 0 ? "dense" : "sparse";
+    hy_engine_options engine = {0};
     hy_model *model = NULL;
+    speculation s = {0};
     char folder[FIND_PATH_SIZE];
+    if (f->speculative) speculation_parse("", f->speculative, &s); /* cmd_eval found it right */
     hy_status status = find_model(path, NULL, folder, err);
+    if (status == HY_OK) status = speculation_find(&s, folder, &options, &engine, err);
     if (status == HY_OK) status = hy_model_open(folder, &options, &model, err);
     if (status != HY_OK) return status;
+    speculation_settle(&s, model, EVAL_SEQUENCES, &engine);
     name_way(model, w, way->name);
     status = model_can_chat(model, err);
     for (; ways != way && status == HY_OK; ways++)
@@ -115,7 +123,8 @@ static hy_status run_way(const char *path, const eval_flags *f, const way_option
                               "--kv-cache-dtype %s names the way '%s' twice: name each once", f->formats, way->name);
     bool random = strcmp(w->selection, "random") == 0;
     for (int set = 0; set < EVAL_SETS && status == HY_OK; set++)
-        if (f->wanted[set] && (!random || set == TASK_RETRIEVAL)) status = run_set(model, f, set, random, way, err);
+        if (f->wanted[set] && (!random || set == TASK_RETRIEVAL))
+            status = run_set(model, f, &engine.speculation, set, random, way, err);
     hy_model_close(model);
     return status;
 }

@@ -10,6 +10,7 @@ typedef struct eval_flags {
     const char *formats, *readbacks, *selections; /* lists with commas */
     hy_model_options model;
     const char *show;
+    const char *speculative; /* --speculative-config, checked; NULL: no drafts */
     uint64_t seed;
     int count; /* tasks of a set; 0: the default */
     bool full, json, verbose;

@@ -226,7 +226,8 @@ static hy_status by_engine(hy_model *model, task_set set, const eval_options *o,
 {
     engine_run r = {.model = model, .o = o};
     hy_engine *engine = NULL;
-    hy_engine_options options = {.max_num_seqs = 32, .max_waiting = 1 << 20};
+    hy_engine_options options = {.max_num_seqs = EVAL_SEQUENCES, .max_waiting = 1 << 20};
+    if (o->drafts) options.speculation = *o->drafts;
     r.tasks = memory_zeroed((size_t)o->count, sizeof *r.tasks);
     if (!r.tasks) return error_memory(err, "the tasks", (size_t)o->count * sizeof *r.tasks);
     hy_status status = hy_engine_open(model, &options, &engine, err);

@@ -26,6 +26,8 @@ typedef struct eval_marks {
     size_t count, capacity;
 } eval_marks;
 
+enum { EVAL_SEQUENCES = 32 }; /* that an engine answers side by side */
+
 typedef struct eval_options {
     uint64_t seed;
     int count;          /* tasks of a set; retrieval: haystacks of a length; perplexity: conversations */
@@ -35,6 +37,7 @@ typedef struct eval_options {
     const int *lengths; /* [length_count] tokens of a haystack, ascending */
     int length_count;
     bool random; /* retrieval: blocks of a generator instead of the index branch's */
+    const hy_speculation *drafts; /* of the sets that an engine answers; NULL: none */
     const char *show; /* NULL, or "wrong", "all": answers to stdout */
 } eval_options;
 

@@ -73,6 +73,55 @@ class SpeculationTest(unittest.TestCase):
         self.refused("comes without a drafter", {}, model=bare)
         self.assertEqual(generate(model=bare, config={"model": NANO + "/dspark"}).returncode, 0)
 
+    def test_a_broken_drafter_that_nobody_asks_for(self):
+        broken = os.path.join(WORK.name, "broken")
+        shutil.copytree(NANO, broken, ignore=shutil.ignore_patterns("dspark"), copy_function=os.symlink)
+        plain = json.loads(generate().stdout)
+        for make in (lambda d: (os.mkdir(d), pathlib.Path(d, "config.json").write_text("{")), os.mkdir, lambda d: pathlib.Path(d).write_text("")):
+            drafter = os.path.join(broken, "dspark")
+            make(drafter)
+            p = generate(model=broken)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual(json.loads(p.stdout)["ids"], plain["ids"])
+            self.assertEqual([line.count("is left out") for line in p.stderr.splitlines()], [1], p.stderr)
+            p = generate(model=broken, config={"num_speculative_tokens": 1})
+            self.assertEqual(p.returncode, 3 if os.path.exists(drafter + "/config.json") else 2, p.stderr)
+            self.assertEqual(p.stdout, "")
+            self.assertEqual(generate(model=broken, config={"model": NANO + "/dspark"}).returncode, 0)
+            shutil.rmtree(drafter) if os.path.isdir(drafter) else os.remove(drafter)
+
+    def test_eval(self):
+        def marks(*flags):
+            p = run("eval", NANO, "arithmetic", "talk", "--count", "12", "--json", *flags)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            (way,) = json.loads(p.stdout).values()
+            return {name: (way[name]["score"], way[name]["n"], way[name]["valid"]) for name in ("arithmetic", "talk")}
+        self.assertEqual(marks("--speculative-config", '{"num_speculative_tokens": 7}'), marks())
+        p = run("eval", NANO, "talk", "--speculative-config", '{"x": 1}')
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+        self.assertTrue(p.stderr.startswith("hayate eval: --speculative-config"), p.stderr)
+
+    def test_rounds(self):
+        prompts, rounds = (os.path.join(WORK.name, name) for name in ("prompts.ids", "rounds.jsonl"))
+        pathlib.Path(prompts).write_text("5 6 7 8\n[9, 10]\n11,12,13")
+        flags = ("--batch", "2", "--drafts", "3", "--methods", "coupled", "--tokens", "20", "--runs", "1", "--json")
+        p = run("bench", "speculation", NANO, "--prompts", prompts, "--write-rounds", rounds, *flags)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(json.loads(p.stdout)["questions"], 3)
+        lines = [json.loads(line) for line in pathlib.Path(rounds).read_text().splitlines()]
+        self.assertEqual([(x["question"], x["drafts"], x["method"]) for x in lines], [(i, 3, "coupled") for i in range(3)])
+        for x, prompt in zip(lines, ("5,6,7,8", "9,10", "11,12,13")):
+            self.assertEqual(x["tokens"][0], 1)  # with the prompt
+            self.assertTrue(all(1 <= n <= 4 for n in x["tokens"]), x)
+            p = run("generate", NANO, "--input-ids", prompt, "--max-tokens", "20", "--temperature", "1", "--top-p", "1", "--seed", str(x["question"]), "--json")
+            self.assertEqual(sum(x["tokens"]), len(json.loads(p.stdout)["ids"]), p.stderr)
+        for text, words in (("1 2\nx\n", "line 2"), ("1 2\n\n3", "line 2 has no token ids"), ("99999", "no token 99999"), ("", "0 lines")):
+            pathlib.Path(prompts).write_text(text)
+            p = run("bench", "speculation", NANO, "--prompts", prompts, *flags)
+            self.assertNotEqual(p.returncode, 0, text)
+            self.assertIn(words, p.stderr)
+            self.assertEqual(len(p.stderr.splitlines()), 1, p.stderr)
+
     def test_words(self):
         for flag, words in (("{", "takes a JSON object"), ("[]", "takes a JSON object"), ("7", "takes a JSON object"),
                             ('{"num_speculative_tokens": 99}', "must be a whole number from 1 to 16"), ('{"x": 1}', "has no member x")):
@@ -104,6 +153,7 @@ class SpeculationTest(unittest.TestCase):
             self.assertGreaterEqual(r["accepted_length"], 1)
             self.assertLessEqual(r["accepted_length"], r["drafts"] + 1)
             self.assertGreater(min(r["speedup"], r["predicted"], r["tokens_per_second"]), 0)
+            self.assertGreater(min(r[f"predicted_{x}_seconds"] for x in ("plain_step", "forward", "verify", "draft")), 0)
             self.assertLess(r["forward_seconds"] + r["verify_seconds"] + r["draft_seconds"], r["step_seconds"] * 1.05)
         written = json.loads(pathlib.Path(path).read_text())
         self.assertEqual((written["batch"], written["method"]), ([1, 2], "coupled"))
