@@ -136,6 +136,8 @@ def check_rules():
     for seed in range(6):
         rng = random.Random(seed)
         p, q = laws(rng, 4, seed % 3 == 0), laws(rng, 4, seed % 2 == 0)
+        if seed > 3:
+            q |= {x: p[x] for x in q if rng.random() < 0.5}  # drafts that are never refused
         sure = {x: Fraction(rng.randint(0, PARTS), PARTS) for n in range(5) for x in itertools.product(TOKENS, repeat=n)}
         for length in (3, 4):
             law = target(p, length)
@@ -188,6 +190,29 @@ def uniform_grid(n):
 def gumbel(x):
     u = min(x * 2.0**-32 + 2.0**-33, 1 - 2.0**-24)
     return -math.log(-math.log1p(-u))
+
+
+def tie_questions(rng):
+    """Rounds of `block` where q is p at some positions: rho stays 1, the mass of the rest may be nothing, and then a draft that
+    must be accepted is, up to the largest uniform that there is."""
+    questions, wanted = [], []
+    for equal in itertools.product((False, True), repeat=DRAFTS):
+        p, q = laws(rng, 3, False), laws(rng, 2, False)
+        for drafts in itertools.product(TOKENS, repeat=DRAFTS):
+            pasts = [drafts[:i] for i in range(DRAFTS + 1)]
+            ps = [p[x] for x in pasts]
+            qs = [ps[i] if equal[i] else q[pasts[i]] for i in range(DRAFTS)]
+            rho, edges = heights(ps, qs, drafts)
+            assert not equal[0] or (rho[1] == edges[0] == 1)
+            assert equal != (True, True) or edges == [1, 1]
+            for x in itertools.product((0, 1 << 31, 2**32 - 1), repeat=DRAFTS):
+                u = [min(Fraction(2 * v + 1, 2**33), 1 - Fraction(1, 2**24)) for v in x]
+                if any(edge != 1 and abs(v - edge) < Fraction(1, 2**18) for v, edge in zip(u, edges)):
+                    continue
+                accepted = max([i + 1 for i in range(DRAFTS) if edges[i] == 1 or u[i] < edges[i]], default=0)
+                questions.append((True, drafts, ps, qs, x, [1 << 31] * VOCAB))
+                wanted.append((accepted, None))
+    return questions, wanted
 
 
 def check_program(path):
@@ -250,6 +275,8 @@ def check_program(path):
                                     continue
                             questions.append((is_block, drafts, ps, given, x, noise))
                             wanted.append((accepted, best))
+    ties = tie_questions(rng)
+    questions, wanted, count = questions + ties[0], wanted + ties[1], count + len(ties[0])
     for question, (accepted, token), got in zip(questions, wanted, Grid(path).ask(questions)):
         assert got[0] == accepted, (question, accepted, got)
         assert token is None or got[1] == token, (question, token, got)

@@ -1,13 +1,15 @@
 /*
  * The same answer with drafts and without.
  *
- *     speculation short|long [DRAFTS [BATCH]]
+ *     speculation short|long [DRAFTS [BATCH [THREADS [PROMPTS]]]]
  *
- * The bundled model answers conversations one at a time without drafts; then with 1, 3 and 7 of them, alone and in batches of 4
- * and 16, at temperatures 0, 0.7 and 1, with its own drafter and with a random one that is hardly ever right: every token and
- * every log-probability must be the same. Then again where the beginnings are found in the cache, where the cache is so small
- * that answers lose theirs on the way, and where blocks come back from disk. `long` takes 200 prompts of 256 tokens for each;
- * `short` a few. A line for each case says how many drafts were accepted and how many tokens came a step.
+ * The bundled model answers conversations one at a time without drafts; then with 1, 3 and 7 of them, alone and in
+ * batches of 4 and 16, at temperatures 0, 0.7 and 1, with its own drafter and with a random one that is hardly ever
+ * right: every token and every log-probability must be the same. Then again where the beginnings are found in the
+ * cache, where the cache is so small that answers lose theirs on the way, and where blocks come back from disk. `long`
+ * takes 200 prompts of 256 tokens for each; `short` a few. A line for each case says how many drafts were accepted and
+ * how many tokens came a step. DRAFTS and BATCH leave out the others (0: all), so that the long form can run in parts;
+ * the caches of the end go with 7 drafts.
  */
 #include "engine/storm.h"
 
@@ -106,7 +108,8 @@ static uint64_t run_case(hy_model *model, hy_engine_options o, int batch, const 
         compare_all(t, got, where);
         for (int i = 0; i < prompts; i++) storm_answer_close(&got[i]);
         if (after.drafts == before.drafts) storm_fail("%s: nothing was drafted", where);
-        printf("%s, %d drafts, batch %2d, temperature %3.1f: %5.1f %% accepted, %.2f tokens a round; found %llu, preempted %llu\n",
+        printf("%s, %d drafts, batch %2d, temperature %3.1f: %5.1f %% accepted, %.2f tokens a round; found %llu, "
+               "preempted %llu\n",
                where, o.speculation.drafts, batch, (double)temperatures[t], 100 * since(&before, &after, false),
                since(&before, &after, true), (unsigned long long)(after.prefix_hits - before.prefix_hits),
                (unsigned long long)(after.preemptions - before.preemptions));
@@ -134,40 +137,30 @@ static void make_random_drafter(char *path, size_t size)
     snprintf(path, size, "%s/dspark", whole);
 }
 
-static hy_model *open_with(const char *drafter)
+static hy_model *open_with(const char *drafter, int workers)
 {
     hy_model *model = NULL;
-    hy_model_options o = {.drafter = drafter};
+    hy_model_options o = {.drafter = drafter, .threads = workers};
     STORM_OK(hy_model_open(TEST_SOURCE "/models/m3-nano", &o, &model, &storm_error));
     return model;
 }
 
-int main(int argc, char **argv)
-{
-    bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
-    if (argc < 2 || (!is_long && strcmp(argv[1], "short") != 0)) {
-        fprintf(stderr, "usage: speculation short|long [DRAFTS [BATCH]]\n");
-        return 2;
-    }
-    static const int drafts[] = {1, 3, 7}, batches[] = {1, 4, 16};
-    int only_drafts = argc > 2 ? atoi(argv[2]) : 0, only_batch = argc > 3 ? atoi(argv[3]) : 0;
-    char random[128];
-    prompts = is_long ? PROMPTS : 6, tokens = is_long ? 256 : 24;
-    make_random_drafter(random, sizeof random);
-    hy_model *model = open_with("on"), *other = open_with(random);
-    render(model);
-    hy_engine *engine = start(model, (hy_engine_options){.max_num_seqs = 1, .prefix_caching = "off"});
-    for (int t = 0; t < 3; t++) answer_all(model, engine, t, 1, plain[t]);
-    hy_engine_close(engine);
+static const int drafts[] = {1, 3, 7}, batches[] = {1, 4, 16};
 
+/* Every number of drafts with every batch that is asked for; of the short form three of the nine. */
+static void run_grid(hy_model *model, bool is_long, int only_drafts, int only_batch, bool last_only, const char *where)
+{
     for (int d = 0; d < 3; d++)
         for (int b = 0; b < 3; b++) {
             if ((only_drafts && drafts[d] != only_drafts) || (only_batch && batches[b] != only_batch)) continue;
-            if (!is_long && d != b) continue; /* the short form has three of the nine */
+            if (!is_long && (d != b || (last_only && d != 2))) continue;
             hy_engine_options o = {.speculation.drafts = drafts[d], .max_num_seqs = BATCH};
-            run_case(model, o, batches[b], "own drafter");
-            if (is_long || d == 2) run_case(other, o, batches[b], "random drafter");
+            run_case(model, o, batches[b], where);
         }
+}
+
+static void run_caches(hy_model *model, bool is_long)
+{
     char disk[96];
     snprintf(disk, sizeof disk, "%s/blocks", storm_folder);
     uint64_t row = storm_block_bytes(model), longest = 0;
@@ -180,6 +173,30 @@ int main(int argc, char **argv)
     run_case(model, tiers, 4, "small cache and disk");
     run_case(model, tiers, 4, "back from disk");
     if (is_long && preempted == 0) storm_fail("a full cache preempted nobody");
+}
+
+int main(int argc, char **argv)
+{
+    bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
+    if (argc < 2 || (!is_long && strcmp(argv[1], "short") != 0)) {
+        fprintf(stderr, "usage: speculation short|long [DRAFTS [BATCH [THREADS [PROMPTS]]]]\n");
+        return 2;
+    }
+    int only_drafts = argc > 2 ? atoi(argv[2]) : 0, only_batch = argc > 3 ? atoi(argv[3]) : 0;
+    int workers = argc > 4 ? atoi(argv[4]) : 0;
+    char random[128];
+    int most = argc > 5 ? atoi(argv[5]) : 0;
+    prompts = most > 0 && most < PROMPTS ? most : is_long ? PROMPTS : 6, tokens = is_long ? 256 : 24;
+    make_random_drafter(random, sizeof random);
+    hy_model *model = open_with("on", workers), *other = open_with(random, workers);
+    render(model);
+    hy_engine *engine = start(model, (hy_engine_options){.max_num_seqs = 1, .prefix_caching = "off"});
+    for (int t = 0; t < 3; t++) answer_all(model, engine, t, 1, plain[t]);
+    hy_engine_close(engine);
+
+    run_grid(model, is_long, only_drafts, only_batch, false, "own drafter");
+    if (!only_drafts || only_drafts == 7) run_caches(model, is_long);
+    run_grid(other, is_long, only_drafts, only_batch, true, "random drafter");
 
     for (int t = 0; t < 3; t++)
         for (int i = 0; i < prompts; i++) storm_answer_close(&plain[t][i]);

@@ -86,8 +86,9 @@ class Job:
                       self.run.device, anchors=anchors)
 
     @torch.no_grad()
-    def look(self, ids, texts, length):
-        """The target on ids [texts, L]: rows after the last norm [texts, L, H] and taps [texts, L, taps * H]."""
+    def look(self, ids, texts, length, at=None):
+        """The target on ids [texts, L]: rows after the last norm [texts, L, H] and taps [texts, L, taps * H]. Before `at`
+        nothing has changed since the last look; here all is computed again."""
         import sparse
         with self.run.autocast():
             h, _, kept = self.target(ids.flatten(), ((texts, length),), quant.SERVED, sparse.Way("sparse", dense=self.dense),
@@ -168,9 +169,11 @@ class Job:
 
 @torch.no_grad()
 def continue_freely(job, prompts, length, limit, markov, seed=11):
-    """Samples continuations of prompts (lists of ids) at temperature 1 with 7 drafts a round and rejection sampling.
+    """Samples continuations of prompts (lists of ids) at temperature 1 with 7 drafts a round and rejection sampling, until an
+    end, or `limit` tokens behind the first. A job with caches is told how long texts
+    get (`open`) and which of them go on (`keep`), and looks at what is new alone.
 
-    -> dict: mean tokens a round over all rounds, the same over rounds that no end cut, per-position acceptance, rounds."""
+    -> a text's rounds, [(tokens, whether an end cut it)], for each prompt; acceptance by position"""
     run, s, target, drafter = job.run, job.shape, job.target, job.model
     g, device, n = torch.Generator(run.device).manual_seed(seed), run.device, len(prompts)
     eos = job.run.a.eos
@@ -178,19 +181,28 @@ def continue_freely(job, prompts, length, limit, markov, seed=11):
     for i, p in enumerate(prompts):
         ids[i, :len(p)] = torch.tensor(p, device=device)
     at = torch.tensor([len(p) for p in prompts], device=device)         # where the anchor stands
-    first, row = at.clone(), torch.arange(n, device=device)
+    first, text, out = at.clone(), list(range(n)), [[] for _ in prompts]
 
     def law(h):
         with run.autocast():
             return torch.softmax(F.linear(h, target.head).float(), -1)
 
-    h, taps = job.look(ids, n, length)
+    row = torch.arange(n, device=device)
+    cached = hasattr(job, "keep")
+    if cached:
+        job.open(n, length)
+    reach = int(at.max()) if cached else length
+    h, taps = job.look(ids[:, :reach], n, reach)
     ids[row, at] = torch.multinomial(law(h[row, at - 1]), 1, generator=g).squeeze(-1)
     live = ids[row, at] != eos
-    emitted = rounds = uncut = uncut_rounds = 0
     tried, taken = torch.zeros(s.block, device=device), torch.zeros(s.block, device=device)
     step = torch.arange(s.block + 1, device=device)
     while live.any():
+        if cached and not live.all():
+            job.keep(live)
+            ids, at, first, taps = (x[live] for x in (ids, at, first, taps))
+            text = [t for t, on in zip(text, live.tolist()) if on]
+            live, row = live[live], torch.arange(len(ids), device=device)
         with run.autocast():
             u = drafter(target.embed, ids[row, at][:, None], at[:, None], taps)[:, 0]
             base = F.linear(u, target.head).float()
@@ -202,7 +214,7 @@ def continue_freely(job, prompts, length, limit, markov, seed=11):
             previous = torch.multinomial(q[-1], 1, generator=g).squeeze(-1)
             ids[row, at + 1 + k] = previous
         q = torch.stack(q, 1)                                           # [n, block, vocab]
-        h, taps = job.look(ids, n, length)
+        h, taps = job.look(ids, len(ids), length, at)
         p = law(h[row[:, None], at[:, None] + step])                    # [n, block + 1, vocab]
         drafts = ids[row[:, None], at[:, None] + 1 + step[:-1]]
         pd, qd = (x.gather(-1, drafts[..., None]).squeeze(-1) for x in (p[:, :-1], q))
@@ -216,18 +228,45 @@ def continue_freely(job, prompts, length, limit, markov, seed=11):
         made = step <= count[:, None]
         ends = (new == eos) & made
         size = torch.where(ends.any(1), ends.int().argmax(1) + 1, count + 1)
-        emitted += size[live].sum().item()
-        rounds += live.sum().item()
-        whole = live & ~ends.any(1)
-        uncut += size[whole].sum().item()
-        uncut_rounds += whole.sum().item()
+        for t, on, tokens, cut in zip(text, live.tolist(), size.tolist(), ends.any(1).tolist()):
+            if on:
+                out[t].append((tokens, cut))
         before = torch.cat((torch.ones_like(prefix[:, :1]), prefix[:, :-1]), 1)
         tried += before[live].sum(0)
         taken += prefix[live].sum(0)
         at = torch.where(live, at + count + 1, at)
-        live = whole & (at - first < limit) & (at + s.block + 2 < length)
-    return dict(mean=emitted / max(1, rounds), mean_uncut=uncut / max(1, uncut_rounds), rounds=rounds,
-                acceptance=(taken / tried.clamp(min=1)).tolist())
+        live = live & ~ends.any(1) & (at - first < limit) & (at + s.block + 2 < length)
+    return out, (taken / tried.clamp(min=1)).tolist()
+
+
+def mean_round(texts):
+    """Tokens of a round in a list of texts' rounds, and its standard error: texts are independent, a text's rounds are not."""
+    count = sum(map(len, texts))
+    mean = sum(map(sum, texts)) / max(1, count)
+    return mean, sum((sum(t) - mean * len(t)) ** 2 for t in texts) ** 0.5 / max(1, count)
+
+
+def sizes(texts, uncut):
+    """Of what continue_freely returns: tokens of each round, of those that an end cut or not."""
+    return [[n for n, cut in t if not (cut and uncut)] for t in texts]
+
+
+def describe_rounds(texts):
+    every, whole = (mean_round(sizes(texts, uncut)) for uncut in (False, True))
+    return (f"{every[0]:.3f} +- {every[1]:.3f} tokens a round, {whole[0]:.3f} +- {whole[1]:.3f} in rounds that no end cut, "
+            f"{sum(map(len, texts))} rounds")
+
+
+def held_prompts(held, length, chats, most):
+    """Prompts of held-out rows, each up to a place where the model writes with a quarter of the row behind it."""
+    random, prompts = np.random.default_rng(9), []
+    for n in range(most):
+        ids, weights = held.take(length, [n % held.count(length)])
+        starts = np.nonzero((weights[0, 1:] == 1) & (weights[0, :-1] != 1))[0] + 1
+        starts = starts[starts < length - length // 4]
+        if len(starts) and len(prompts) < chats:
+            prompts.append(ids[0, :random.choice(starts)].tolist())
+    return prompts
 
 
 def free_report(job):
@@ -235,24 +274,16 @@ def free_report(job):
     run = job.run
     _, layout, _ = job.kinds[1]
     chats, length = layout[0]
-    count = job.held.count(length) if job.held else 0
-    if not count:
+    if not job.held or not job.held.count(length):
         return run.say("no held-out rows: no free generation")
-    random, prompts = np.random.default_rng(9), []
-    for n in range(4 * chats):
-        ids, weights = job.held.take(length, [n % count])
-        starts = np.nonzero((weights[0, 1:] == 1) & (weights[0, :-1] != 1))[0] + 1
-        starts = starts[starts < length - length // 4]
-        if len(starts) and len(prompts) < chats:
-            prompts.append(ids[0, :random.choice(starts)].tolist())
+    prompts = held_prompts(job.held, length, chats, 4 * chats)
     if not prompts:
         return run.say("no prompt in the held-out rows")
     prompts = (prompts * chats)[:chats]
     for markov in (True, False):
-        got = continue_freely(job, prompts, length, length // 4 - 10, markov)
+        texts, acceptance = continue_freely(job, prompts, length, length // 4 - 10, markov)
         run.say(f"free generation, {chats} held-out chats, temperature 1, 7 drafts, Markov head {'on' if markov else 'off'}: "
-                f"{got['mean']:.3f} tokens a round ({got['mean_uncut']:.3f} in rounds that no end cut), {got['rounds']} "
-                f"rounds, acceptance by position " + " ".join(f"{x:.3f}" for x in got["acceptance"]))
+                f"{describe_rounds(texts)}, acceptance by position " + " ".join(f"{x:.3f}" for x in acceptance))
 
 
 def main(run):

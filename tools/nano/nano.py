@@ -3,15 +3,15 @@
 
     python3 nano.py STAGE --out DIR --data SETS [--minutes M] [--gpus N]
 
-STAGE: pretrain, index, sparse, plain, tune, tune-plain, drafter, export, compare. A stage goes on from the state that the one before it left
-in --out (sparse and plain both from index), and from its own state if it was cut off.
+STAGE: pretrain, index, sparse, plain, tune, tune-plain, drafter, export, compare, accepted. A stage goes on from the state
+that the one before it left in --out (sparse and plain both from index), and from its own state if it was cut off.
 """
 import argparse
 import os
 import sys
 
 TRAINED = ("pretrain", "index", "sparse", "plain", "tune", "tune-plain", "drafter")
-STAGES = TRAINED + ("export", "compare")
+STAGES = TRAINED + ("export", "compare", "accepted")
 
 
 def arguments(argv=None):
@@ -31,10 +31,10 @@ def arguments(argv=None):
                    help="sparse stages: the blocks that the index branch's loss covers")
     p.add_argument("--kernel", choices=("flex", "chunked"), default="flex", help="attention over selected blocks")
     p.add_argument("--from-stage", default="sparse", help="drafter and export: the target's stage (plain: the twin)")
-    p.add_argument("--model", help="tune, drafter, compare: the target's folder; export: the folder to write")
+    p.add_argument("--model", help="tune, drafter, compare, accepted: the target's folder; export: the folder to write")
     p.add_argument("--go-on", action="store_true", help="drafter: from the one that the target's folder has, at a lower rate")
-    p.add_argument("--engine", help="compare: the hayate binary")
-    p.add_argument("--prompts", type=int, default=50, help="compare: greedy answers")
+    p.add_argument("--engine", help="compare, accepted: the hayate binary")
+    p.add_argument("--prompts", type=int, default=50, help="compare: greedy answers; accepted: continuations")
     p.add_argument("--reserve", type=float, default=3, help="seconds of --minutes kept for the end")
     p.add_argument("--show", type=float, default=5, help="seconds between lines of progress")
     p.add_argument("--check-every", type=float, default=60, help="seconds between looks at held-out rows")
@@ -90,8 +90,9 @@ def main():
         import export
         export.main(a)
     else:
+        import accepted
         import compare
-        sys.exit(compare.main(a))
+        sys.exit((compare if a.stage == "compare" else accepted).main(a))
 
 
 if __name__ == "__main__":

@@ -225,8 +225,40 @@ def test_free_generation():
     job.run = types.SimpleNamespace(device="cpu", a=types.SimpleNamespace(eos=2004),
                                     autocast=lambda: torch.autocast("cpu", enabled=False))
     job.look = types.MethodType(draft_train.Job.look, job)
-    got = draft_train.continue_freely(job, [[1, 2, 3], [4, 5, 6, 7]], 64, 24, True)
-    assert 1 <= got["mean"] <= 8 and got["rounds"] > 2 and len(got["acceptance"]) == 7
+    texts, acceptance = draft_train.continue_freely(job, [[1, 2, 3], [4, 5, 6, 7]], 64, 24, True)
+    assert all(1 <= n <= 8 for t in texts for n, _ in t) and sum(map(len, texts)) > 2 and len(acceptance) == 7
+
+
+def test_cached_look():
+    """A look with caches gives what the whole computation gives, and so do the drafts behind it."""
+    import types
+
+    import accepted
+    import draft
+    import draft_train
+    import export
+    import quant
+    torch.manual_seed(5)
+    with tempfile.TemporaryDirectory() as f:
+        model = small()
+        d = draft.Drafter(draft.shape_for(model.s))
+        export.export(model, f)
+        export.export_draft(d, f)
+        cached = accepted.Job(types.SimpleNamespace(model=f))
+        plain = types.SimpleNamespace(target=export.load(f).eval(), shape=d.s, dense=None, run=cached.run)
+        ids, at = torch.randint(0, 1900, (2, 60)), torch.tensor([20, 31])
+        with torch.no_grad():
+            cached.open(2, 60)
+            cached.look(ids, 2, 60)
+            ids[0, 20:], ids[1, 31:] = torch.randint(0, 1900, (40,)), torch.randint(0, 1900, (29,))
+            h, taps = cached.look(ids, 2, 60, at)
+            want, want_taps = draft_train.Job.look(plain, ids, 2, 60)
+            for i, end in enumerate((at + 8).tolist()):
+                assert torch.allclose(h[i, :end], want[i, :end], atol=1e-3), (h[i, :end] - want[i, :end]).abs().max()
+            tokens = ids[torch.arange(2), at][:, None]
+            u = cached(plain.target.embed, tokens, at[:, None], taps)
+            v = export.load_draft(f)(plain.target.embed, tokens, at[:, None], want_taps, 0)
+            assert torch.allclose(u, v, atol=1e-2), (u - v).abs().max()
 
 
 def test_engine():
