@@ -79,21 +79,27 @@ class KillTest(unittest.TestCase):
                 answers, cached = answers + state["answers"], cached + state["cached"]
             print(f"{KILLS} kills, {answers} answers, {cached} of them with blocks that were there")
             self.assertGreater(cached, 0)
-            self.last_restart(flags, pathlib.Path(folder))
+            self.last_restart(flags, pathlib.Path(folder), self.flip, r"damaged")
+            self.last_restart(flags, pathlib.Path(folder), self.cut, r"and [1-9]\d* of a wrong length")
 
-    def last_restart(self, flags, folder):
+    def flip(self, n, data):
+        """All of them, since a block behind one that is not there is not looked for."""
+        data[len(data) // 2] ^= 1
+
+    def cut(self, n, data):
+        if n % 3 == 0:
+            del data[len(data) * 2 // 3:]
+
+    def last_restart(self, flags, folder, damage, said):
         server = self.open(*flags)
         for i in range(len(PROMPTS)):
             self.ask(server, i)
         self.assertEqual(server.stop(), 0)
         files = sorted(folder.glob("*/*/*.block"))
-        self.assertGreater(len(files), 10)
+        self.assertGreater(len(files), 5)
         for n, path in enumerate(files):
             data = bytearray(path.read_bytes())
-            if n % 5 == 0:
-                data[len(data) // 2] ^= 1
-            elif n % 5 == 1:
-                del data[len(data) * 2 // 3:]
+            damage(n, data)
             path.write_bytes(data)
         began = time.monotonic()
         server = self.open(*flags)
@@ -101,7 +107,7 @@ class KillTest(unittest.TestCase):
         for i in range(len(PROMPTS)):
             self.assertEqual(self.ask(server, i)[0], self.alone[i])
         self.assertEqual(server.stop(), 0)
-        self.assertIn("damaged", "".join(server.lines))
+        self.assertRegex("".join(server.lines), said)
 
 
 if __name__ == "__main__":
