@@ -14,6 +14,7 @@ json_t *json_read(const char *data, size_t size, size_t flags, hy_status status,
     snprintf(reason, sizeof reason, "%s", e.text);
     for (char *c = reason; *c; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
-    error_at(err, status, what, "not valid JSON at line %d, column %d: %s", e.line, e.column, reason);
+    error_at(err, status, what, "%s%snot valid JSON at line %d, column %d: %s", what, *what ? ": " : "", e.line,
+             e.column, reason);
     return NULL;
 }

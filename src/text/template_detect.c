@@ -90,11 +90,14 @@ static hy_status detect_in_config(const char *path, const char *name, text_templ
     free(data);
     if (!config) return HY_BAD_MODEL;
     const json_t *text = configured(config);
-    if (text) {
+    if (!json_is_object(config)) {
+        s = error_at(err, HY_BAD_MODEL, path, "%.200s must hold a JSON object", path);
+    } else if (text) {
         snprintf(out->source, sizeof out->source, "%s", name);
         s = take_text(json_string_value(text), json_string_length(text), out, err);
     } else if (json_object_get(config, "chat_template")) {
-        s = error_at(err, HY_BAD_MODEL, path, "chat_template is neither a string nor a list with an entry \"default\"");
+        s = error_at(err, HY_BAD_MODEL, path,
+                     "%.200s: chat_template is neither a string nor a list with an entry \"default\"", path);
     }
     json_decref(config);
     return s;

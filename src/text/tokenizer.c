@@ -43,7 +43,7 @@ hy_status text_tokenizer_read(const char *data, size_t size, const char *name, t
         s = tokenizer_file_ranks(data, size, name, &tok->v, err);
     if (s) {
         text_tokenizer_close(tok);
-        return s;
+        return err && s == HY_BAD_MODEL ? error_at(err, s, name, "%.200s: %s", name, err->message) : s;
     }
     *out = tok;
     return HY_OK;

@@ -278,7 +278,7 @@ static hy_status read_added(reader *r, const json_t *added)
 
 hy_status tokenizer_file_json(const char *data, size_t size, const char *what, vocabulary *v, hy_error *err)
 {
-    json_t *root = json_read(data, size, JSON_REJECT_DUPLICATES, HY_BAD_MODEL, what, err);
+    json_t *root = json_read(data, size, JSON_REJECT_DUPLICATES, HY_BAD_MODEL, "", err);
     if (!root) return HY_BAD_MODEL;
     reader r = {.v = v, .what = what, .err = err};
     hy_status s = json_is_object(root) ? HY_OK : bad(&r, "the file", "is not a JSON object");

@@ -443,6 +443,17 @@ static void test_detect(void **state)
     assert_hash("tokenizer_config.json", hex);
     write_file("tokenizer_config.json", "{\"other\": 1}");
     assert_int_equal(detect(NULL).kind, TEXT_TEMPLATE_NONE);
+
+    /* A damaged file is refused by its name. */
+    static const char *const damaged[][2] = {{"{", "not valid JSON"}, {"[]", "a JSON object"}, {"{\"chat_template\": 7}", "neither"}};
+    for (int i = 0; i < 3; i++) {
+        hy_error err = {0};
+        write_file("tokenizer_config.json", damaged[i][0]);
+        assert_int_equal(text_template_detect(folder, NULL, &t, &err), HY_BAD_MODEL);
+        assert_non_null(strstr(err.message, "tokenizer_config.json"));
+        assert_non_null(strstr(err.message, damaged[i][1]));
+        assert_one_line(&err);
+    }
 }
 
 /* What cannot be compiled lets the model open, says the line, and renders nothing; an option that cannot is an error. */

@@ -375,6 +375,7 @@ static void assert_refused(const char *data, size_t size, const char *part)
     if (s != HY_BAD_MODEL) fail_msg("status %d for a file that lacks \"%s\"", s, part);
     assert_null(tok);
     assert_one_line(&err);
+    assert_ptr_equal(strstr(err.message, "file: "), err.message); /* a model has several files */
     if (!strstr(err.message, part)) fail_msg("\"%s\" does not say \"%s\"", err.message, part);
 }
 
