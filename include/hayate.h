@@ -49,7 +49,8 @@ typedef enum hy_status {
     HY_USAGE,       /* an argument or an option is wrong; the caller can repair it */
     HY_BAD_MODEL,   /* a model file is damaged, inconsistent or of a kind that is not supported */
     HY_NO_FIT,      /* it does not fit: memory, cache, or a prompt longer than what can be served */
-    HY_BAD_INPUT,   /* a request's content is wrong: a token id outside the vocabulary, an empty prompt */
+    HY_BAD_INPUT,   /* a request's content is wrong: a token id outside the vocabulary, an empty
+                     * prompt, restrictions that leave no token to choose */
     HY_CANCELLED,   /* the request was cancelled by its owner */
     HY_UNSUPPORTED, /* known, but not done by this build or backend */
     HY_LATE,        /* the request's deadline passed before its end */

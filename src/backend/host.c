@@ -192,7 +192,7 @@ void host_verify(const ops_limits *limits, const float *logits, int32_t logit_ro
     assert(v->drafts == 0 || v->method == VERIFY_COUPLED || limits->drafts > 0);
     assert(v->law < 0 || (limits->draft_laws && v->law < limits->drafts && v->drafts <= limits->draft_rows));
     const float *laws = v->law < 0 ? NULL : draft_logits + (int64_t)v->law * limits->draft_rows * vocab;
-    v->out[0] = (ops_sampled){.id = -1};
+    v->out[0] = (ops_sampled){.id = SAMPLED_NONE};
     *v->count = 1;
     for (int32_t j = 0; j <= v->drafts; j++)
         if (v->row[j].logit_row >= logit_rows) return;

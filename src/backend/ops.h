@@ -258,8 +258,14 @@ typedef struct ops_sample {
     float *scores;                                 /* [score_count] */
 } ops_sample;
 
+/* In place of a token. */
+enum {
+    SAMPLED_NONE = -1,   /* no finite logit is left, and not all of the row were: the network's fault */
+    SAMPLED_MASKED = -2, /* all logits of the row are finite, and what the request asks for leaves none of them */
+};
+
 typedef struct ops_sampled {
-    int32_t id; /* -1: no finite logit was left */
+    int32_t id; /* or one of the two above */
     float logprob;
     int32_t rank; /* with logprobs: 1 + tokens that are likelier */
     int32_t top_count; /* of the n best: those with a probability */
@@ -291,7 +297,7 @@ typedef struct ops_verify {
     const float *rates;    /* [drafts] synthetic: accepted given that those before were */
     uint32_t anchor;       /* position of the token that the drafts were made behind */
     ops_sampled *out;      /* [drafts + 1]; with log-probabilities of the target */
-    int32_t *count;        /* tokens in `out`: accepted drafts and one more. An id -1 ends it: no finite logit was left */
+    int32_t *count;        /* tokens in `out`: accepted drafts and one more. An id below 0 ends it, see ops_sampled */
 } ops_verify;
 
 typedef enum ops_draft_method {
@@ -303,7 +309,7 @@ typedef enum ops_draft_method {
 /* A round of drafts behind the last token that verify or sample put into `after`, read when the operation runs. */
 typedef struct ops_draft {
     int32_t sequence;         /* row of the block table, whose context rows below the anchor are written */
-    const ops_sampled *after; /* [*after_count]: the last one is the anchor; an id of -1 there: no drafts */
+    const ops_sampled *after; /* [*after_count]: the last one is the anchor; an id below 0 there: no drafts */
     const int32_t *after_count;
     int32_t position;         /* of after[0] */
     int32_t rows;             /* g of the block that is computed: drafts wanted, 1 .. limits.draft_rows */

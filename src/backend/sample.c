@@ -445,6 +445,13 @@ static void log_probabilities(const sampler *s, int32_t n, ops_sampled *out)
     }
 }
 
+int32_t sampler_nothing(const sampler *s)
+{
+    for (int32_t i = 0; i < s->vocab; i++)
+        if (!isfinite(s->raw[i])) return SAMPLED_NONE;
+    return SAMPLED_MASKED;
+}
+
 void sampler_score(const sampler *s, ops_sampled *out)
 {
     if (out->id < 0)
@@ -480,6 +487,7 @@ void sample_row(const float *logits, int32_t vocab, const ops_sample *how, void 
     sampler_run(&s, logits, vocab, how, scratch);
     memset(out, 0, sizeof *out);
     out->id = sampler_pick(&s);
+    if (out->id < 0) out->id = sampler_nothing(&s);
     sampler_score(&s, out);
 }
 

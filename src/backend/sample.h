@@ -25,6 +25,8 @@ void sampler_run(sampler *s, const float *logits, int32_t vocab, const ops_sampl
 int32_t sampler_pick(const sampler *s);
 /* The law of that, as sample_law gives it. False: nothing is left, and p is 0 everywhere. */
 bool sampler_law(const sampler *s, float *p);
+/* Where nothing is left: SAMPLED_MASKED or SAMPLED_NONE. */
+int32_t sampler_nothing(const sampler *s);
 /* Log-probabilities of out->id, where they are asked for. */
 void sampler_score(const sampler *s, ops_sampled *out);
 

@@ -62,9 +62,10 @@ static bool pick(judge *g, int32_t j)
     return g->v->out[j].id < 0;
 }
 
+/* `id` below 0: nothing is left of the row, which is the last that was run. */
 static void put(judge *g, int32_t j, int32_t id)
 {
-    g->v->out[j] = (ops_sampled){.id = id};
+    g->v->out[j] = (ops_sampled){.id = id >= 0 ? id : sampler_nothing(&g->row)};
     sampler_score(&g->row, &g->v->out[j]);
     *g->v->count = j + 1;
 }

@@ -128,6 +128,23 @@ static void count_drafts(hy_engine *e, const step *s)
     }
 }
 
+/* Nothing was left to choose: what the request asks for contradicts itself, or something here is wrong. */
+static void fail_choice(hy_engine *e, hy_request *r, int32_t why)
+{
+    hy_error error;
+    bool asked = why == SAMPLED_MASKED;
+    if (asked)
+        error_set(&error, HY_BAD_INPUT,
+                  "no token is left to choose for position %d: what this request allows, forbids and demands (allowed "
+                  "ids, bias, bad words, penalties, grammar, end of thinking) leaves none",
+                  request_known(r));
+    else
+        error_set(&error, HY_FAILED, "no token is left to choose for position %d: its logits are not finite%s",
+                  request_known(r), r->params.grammar ? ", or its grammar could not go on" : "");
+    log_line(asked ? HY_LOG_INFO : HY_LOG_ERROR, "request %" PRIu64 ": %s", r->number, error.message);
+    end_request(e, r, HY_FINISH_ERROR, &error);
+}
+
 static void hand_out(hy_engine *e, const step *s)
 {
     int32_t of_group = 0;
@@ -142,12 +159,7 @@ static void hand_out(hy_engine *e, const step *s)
         if (of_group >= s->member[s->pick_member[i]].came) continue;
         watch_enter(e->watch, WATCH_PLANNER, WATCH_HAND_OUT, (int64_t)r->number);
         if (s->sampled[i].id < 0) {
-            hy_error error;
-            error_set(&error, HY_FAILED,
-                      "no token is left to choose for position %d: its logits are not finite, or every one is masked%s",
-                      request_known(r), r->params.grammar ? ", or its grammar could not go on" : "");
-            log_line(HY_LOG_ERROR, "request %" PRIu64 ": %s", r->number, error.message);
-            end_request(e, r, HY_FINISH_ERROR, &error);
+            fail_choice(e, r, s->sampled[i].id);
             continue;
         }
         atomic_fetch_add(&e->generated_tokens, 1);

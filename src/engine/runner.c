@@ -199,7 +199,7 @@ static void keep_group(const runner *run, step *s, int32_t group)
         int32_t i = first + came++, id = s->sampled[i].id;
         if (id >= 0 && r->params.s.limit_thinking) request_think(r, run->tok, id);
         if (id >= 0) r->ids[s->sample[i].position] = id;
-        if (id >= 0 && r->matcher && !text_matcher_accept(r->matcher, id)) s->sampled[i].id = id = -1;
+        if (id >= 0 && r->matcher && !text_matcher_accept(r->matcher, id)) s->sampled[i].id = id = SAMPLED_NONE;
         s->final[i] = id >= 0 && r->matcher && text_matcher_over(r->matcher);
         r->over = id < 0 || s->final[i] || params_ends(&r->params, id);
     }

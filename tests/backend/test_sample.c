@@ -127,7 +127,13 @@ static void test_no_finite_value(void **state)
         int32_t allowed[] = {2};
         ops_sample only = how;
         only.allowed = allowed, only.allowed_count = 1;
-        assert_int_equal(run(row, 3, &only).id, -1); /* the one allowed is NaN */
+        assert_int_equal(run(row, 3, &only).id, SAMPLED_NONE); /* the one allowed is NaN */
+        const float finite[] = {1, 2, 3};
+        assert_int_equal(run(finite, 3, &only).id, 2);
+        hy_token_bias away = {2, -INFINITY};
+        only.bias = &away, only.bias_count = 1;
+        assert_int_equal(run(finite, 3, &only).id, SAMPLED_MASKED); /* nothing is wrong with the row */
+        assert_int_equal(run(row, 3, &only).id, SAMPLED_NONE);
     }
     assert_int_equal(support(row, 3, plain()), 3); /* NaN never comes */
     const float inf[] = {0, INFINITY, 3};

@@ -222,6 +222,18 @@ class FieldsTest(Case):
         for prompt in ([[5], "a"], ["a", [5]], [[5], 5], ["a", 5]):
             self.refused("/v1/completions", {"prompt": prompt, "max_tokens": 1}, "body.prompt")
 
+    def test_nothing_left_to_choose(self):
+        """Restrictions that exclude each other, found when a token is to be chosen: the client's fault, also in a stream."""
+        body = {**ASK, **PLAIN, "allowed_token_ids": self.ids("5"), "structured_outputs": {"choice": ["yes"]}}
+        self.refused("/v1/chat/completions", body, None, "no token is left to choose")
+        self.refused("/v1/chat/completions", {**body, "stream": True}, None, "no token is left to choose")
+        events = self.server.stream(**{**body, "allowed_token_ids": self.ids("y")})[1]
+        self.assertEqual(len(self.ids("y")), 1)
+        error = [json.loads(e)["error"] for e in events if "error" in e]
+        self.assertEqual([e["code"] for e in error], [400], events)
+        self.assertIn("no token is left to choose", error[0]["message"])
+        self.ok("/v1/chat/completions", ASK)
+
     def test_budget_that_cannot_end(self):
         """When the budget is spent the closing marker is the only choice: what forbids it is refused at the start."""
         for words in (["</mm:think>"], ["a", "b</mm:think>"]):

@@ -435,7 +435,7 @@ static void sample_rows(void *arg, int64_t first, int64_t last, int worker)
     const ops_step *step = work->step;
     int32_t vocab = step->backend->model->vocab;
     for (int64_t i = first; i < last; i++) {
-        work->out[i] = (ops_sampled){.id = -1};
+        work->out[i] = (ops_sampled){.id = SAMPLED_NONE};
         if (work->rows[i].logit_row >= step->logit_rows) continue; /* only after an error of the step */
         sample_row(step->logits + (int64_t)work->rows[i].logit_row * vocab, vocab, &work->rows[i],
                    step->worker[worker].sample, &work->out[i]);

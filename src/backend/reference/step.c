@@ -242,7 +242,7 @@ static void sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sa
 {
     int32_t vocab = step->backend->model->vocab;
     for (int32_t i = 0; i < count; i++) {
-        out[i] = (ops_sampled){.id = -1};
+        out[i] = (ops_sampled){.id = SAMPLED_NONE};
         if (rows[i].logit_row >= step->logit_rows) continue; /* only after an error of the step */
         sample_row(step->logits + (int64_t)rows[i].logit_row * vocab, vocab, &rows[i], step->sample_scratch, &out[i]);
     }
