@@ -45,7 +45,7 @@ test-long: tests
 	@cd build && ctest -L long --output-on-failure
 
 serve: all
-	build/hayate serve $(MODEL) --port $(PORT)
+	build/hayate serve $(MODEL) --port $(PORT) --enable-auto-tool-choice --tool-call-parser minimax_m3
 
 demo: all
 	build/hayate generate $(MODEL) --chat --prompt "What is 4837 + 961?" --temperature 0 --max-tokens 256
