@@ -304,7 +304,7 @@ static hy_status find_drafter(speculation *s, const char *folder, char out[FIND_
     bool own = strcmp(s->model, "on") == 0;
     hy_status status = own ? HY_OK : find_model(s->model, NULL, out, err);
     if (status != HY_OK) return status;
-    if (own && !has(folder, inside))
+    if (own && !has(folder, "dspark"))
         return error_set(err, HY_USAGE,
                          "--speculative-config: %.200s comes without a drafter, the folder dspark: name one with the "
                          "member model, or serve without drafts",

@@ -70,8 +70,17 @@ def odd_files():
         for put in kinds.values():
             # a folder without a readable config.json is no checkpoint, whatever the reason
             all_commands_refuse(folder(name, put), (1, 3), "config.json" if name == "config.json" else name)
+    # A drafter that nobody asks for is left out, with a word; one that is asked for is not.
     for put in (os.mkfifo, lambda p: p.symlink_to("/nonexistent")):
-        all_commands_refuse(folder("dspark", put), (1,), "dspark")
+        model = folder("dspark", put)
+        done = run("generate", model, "--input-ids", IDS, "--max-tokens", 1)
+        assert done.returncode == 0 and done.stdout, (done.returncode, done.stderr)
+        assert "WARNING" in done.stderr and "dspark should be the drafter's folder and is none" in done.stderr, done.stderr
+        done = run("generate", model, "--input-ids", IDS, "--max-tokens", 1, "--speculative-config",
+                   '{"method": "dspark", "num_speculative_tokens": 3}')
+        last = done.stderr.splitlines()[-1]
+        assert done.returncode in (1, 3) and done.stdout == "", (done.returncode, done.stderr)
+        assert last.startswith("hayate: ") and "dspark should be the drafter's folder and is none" in last, done.stderr
 
 
 def odd_side_files_are_not_copied():

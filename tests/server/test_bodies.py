@@ -62,8 +62,8 @@ class Channel:
 class BodiesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--kv-cache-memory-bytes", "512MiB", "--enable-auto-tool-choice", "--tool-call-parser", "minimax_m3",
-                            "--disable-uvicorn-access-log")
+        cls.server = Server("--max-model-len", "4096", "--kv-cache-memory-bytes", "512MiB",
+                            "--enable-auto-tool-choice", "--tool-call-parser", "minimax_m3", "--disable-uvicorn-access-log")
 
     @classmethod
     def tearDownClass(cls):

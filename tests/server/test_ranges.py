@@ -172,7 +172,7 @@ TOKENIZE_CHAT = {
 class RangesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--enable-auto-tool-choice", "--tool-call-parser", "minimax_m3")
+        cls.server = Server("--max-model-len", "4096", "--enable-auto-tool-choice", "--tool-call-parser", "minimax_m3")
 
     @classmethod
     def tearDownClass(cls):
