@@ -179,8 +179,9 @@ static hy_status run_engine(engine_bench *b, engine_run *out, hy_error *err)
     b->started = b->steps = 0, b->came = 0, b->begin = b->end = 0, b->over = false;
     b->failure = (hy_error){0};
     for (int32_t i = 0; i < b->sequences; i++) b->streams[i].count = 0;
-    hy_status status = submit_all(b, err);
+    /* With the lock: nobody gets a token before the last one is there, or the first could be through by then. */
     pthread_mutex_lock(&b->lock);
+    hy_status status = submit_all(b, err);
     while (status == HY_OK && !b->over) pthread_cond_wait(&b->wake, &b->lock);
     b->over = true; /* whatever still comes is not counted */
     if (status == HY_OK && b->failure.status != HY_OK) {
