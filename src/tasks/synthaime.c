@@ -7,8 +7,7 @@
  *     0.29   worked      numbered steps, products taken apart
  *     0.29   with a slip steps in a line, one of them wrong, and so the answer
  *
- * Guesses at once are what rounding in the cache costs most: with more of them (0.57, 0.28, 0.15) the score was the
- * same and an NVFP4 cache lost more than a point.
+ * Guesses at once are what rounding in the cache costs most: the more of them, the more an NVFP4 cache loses.
  *
  * Held-out tasks are answered with care: their answers are read by people and counted as the right ones.
  */

@@ -32,7 +32,7 @@ def arguments():
     p.add_argument("--out", required=True)
     p.add_argument("--engine", help="the hayate binary")
     p.add_argument("--minutes", type=float, default=24.0)
-    p.add_argument("--split", default="", help="parts of the time, such as pretrain=7,tune=4; the others: "
+    p.add_argument("--split", default="", help="parts of the time, such as pretrain=7,tune=4; otherwise "
                    + ",".join(f"{k}={v}" for k, v in SHARES.items()))
     p.add_argument("--gpus", type=int, default=2)
     p.add_argument("--data-tokens", type=float, default=1e9)
@@ -123,9 +123,10 @@ class Pipeline:
         command += ["--cpu"] if a.cpu else []
         command += ["--warm"] if warm else []
         command += a.flags.split() if stage in ("pretrain", "index", "sparse", "plain") else []
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")   # of these GPUs, when the caller names some
-        environment = self.environment | ({} if only is None else {"CUDA_VISIBLE_DEVICES": seen[only] if only < len(seen) and
-                                                                   seen[only] else str(only)})
+        environment = dict(self.environment)
+        if only is not None:                                 # of the GPUs that the caller names, if it does
+            named = os.environ.get("CUDA_VISIBLE_DEVICES")
+            environment["CUDA_VISIBLE_DEVICES"] = named.split(",")[only] if named else str(only)
         return subprocess.Popen(command, env=environment)
 
     def finish(self, stage, process):
