@@ -6,10 +6,12 @@
  *
  *     f32     units of 1 column:    a line of 16 floats
  *     bf16    units of 2 columns:   a line; lanes hold two columns, the even one low
- *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, a line for 4 columns: 16 pairs of bytes for columns 0 and
- * 1, then 16 for columns 2 and 3; then a line with 4 UE8M0 scales a lane, lowest first nvfp4   units of 64 columns:  8
- * lines of E2M1 codes, lanes hold 8 columns, lowest bits first; then a line with 4 scales a lane, as bytes of five
- * exponent bits and three mantissa bits: bits << 20 is scale * 2^-117
+ *     mxfp8   units of 128 columns: 32 lines of E4M3 codes, a line for 4 columns: 16 pairs of bytes for columns
+ *             0 and 1, then 16 for columns 2 and 3; then a line with 4 UE8M0 scales a lane, lowest first
+ *
+ *     nvfp4   units of 64 columns: 8 lines of E2M1 codes, lanes hold 8 columns, lowest bits first; then a line
+ *             with 4 scales a lane, as bytes of five exponent bits and three mantissa bits: bits << 20 is
+ *             scale * 2^-117
  *
  * A last unit and a last group are filled with zeros.
  *
@@ -68,16 +70,16 @@ typedef struct cpu_products {
     cpu_many multiply_f32; /* products rounded before they are added; f32 groups are expanded as they are */
 
     /*
-     * Where the machine multiplies pairs of bf16: columns of weights (exact in bf16) and of rows become pairs in 32 bits,
-     * odd column high, a missing one 0. Packed bf16 columns are such pairs as they lie. multiply_pairs is NULL where the
-     * machine does not.
+     * Where the machine multiplies pairs of bf16: columns of weights (exact in bf16) and of rows become pairs in 32
+     * bits, odd column high, a missing one 0. Packed bf16 columns are such pairs as they lie. multiply_pairs is NULL
+     * where the machine does not.
      */
     void (*pair_row)(const float *x, int k, uint32_t *out /* [ceil(k / 2)] */);
     cpu_pairs pairs_mxfp8, pairs_nvfp4; /* NULL: expand, and pair_weights */
     void (*pair_weights)(const float *w, int k, uint32_t *out /* [ceil(k / 2)][32] */);
     cpu_few_pairs few_pairs_bf16, few_pairs_mxfp8, few_pairs_nvfp4; /* NULL: pairs for more than a few rows alone */
-    /* sums [rows][32] += pairs [pairs][32] times x[r] [pairs], rows K_CHUNK / 2 apart. Meanwhile what will be wanted soon
-     * may be asked for: `lines` lines from `next` on and, unless it is NULL, K_CHUNK values from ahead[r] on. */
+    /* sums [rows][32] += pairs [pairs][32] times x[r] [pairs], rows K_CHUNK / 2 apart. Meanwhile what will be wanted
+     * soon may be asked for: `lines` lines from `next` on and, unless it is NULL, K_CHUNK values from ahead[r] on. */
     void (*multiply_pairs)(const uint32_t *x, int rows, const uint32_t *w, int pairs, const uint8_t *next, int lines,
                            const float *const *ahead, float *sums);
 
@@ -106,6 +108,9 @@ const cpu_products *cpu_products_best(void);
 #if defined(__x86_64__)
 /* Whether vdpbf16ps does. */
 bool cpu_bf16_full_rate(void);
+/* Of the processors that run AVX-512 variants Zen 4 alone: a load and a comparison. It wants lines asked for otherwise
+ * than those with a first-level cache of 48 KB. */
+#define ZEN4 __builtin_cpu_is("amdfam19h")
 #endif
 /* All variants that this machine runs, the portable one last; returns how many. For tests. */
 int cpu_products_all(const cpu_products *all[4]);
