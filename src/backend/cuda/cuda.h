@@ -1,0 +1,175 @@
+/*
+ * The CUDA backend: private to this folder and its tests.
+ *
+ *     gpu.h, driver.c    a GPU: memory, kernels by name, launches; the driver loaded at run time
+ *     backend.c          ops_cuda: opening and closing, what it refuses, memory by arithmetic
+ *     weights.c          weights into the GPU's memory
+ *     cache.c            blocks in the GPU's memory
+ *     step.c             a step: rows and tensors, begin, finish, tensor_read and tensor_write, embed
+ *     linear.c           norms and projections, head
+ *     attend.c           attend_in, index_*, attend, attend_out
+ *     feed.c             route, experts, feed_dense
+ *     sample.c           sample and verify
+ *     draft.c            the drafter's operations
+ *     kernels/           CUDA C, built ahead and carried in the program; kernel.cuh says how they are written
+ *
+ * A step's tensors are what the reference's are, fp32 and row-major, and beside them bf16 copies of what enters a
+ * projection. An operation checks nothing: begin did, and after an error a step has no rows.
+ */
+#ifndef HAYATE_BACKEND_CUDA_CUDA_H
+#define HAYATE_BACKEND_CUDA_CUDA_H
+
+#include "backend/cuda/gpu.h"
+#include "backend/cuda/kernels/args.h"
+#include "backend/ops.h"
+
+typedef struct cuda_layer {
+    kernel_weight input_norm, post_norm, q, k, v, o, q_norm, k_norm;
+    kernel_weight index_q, index_k, index_q_norm, index_k_norm;
+    kernel_weight dense_gate, dense_up, dense_down;
+    kernel_weight router, router_bias;
+    /* Experts lie one behind the other: expert e of a weight is at data + e * expert_bytes[i], scales + e *
+     * expert_scale_bytes[i], i of gate, up, down; the factors are in device memory. */
+    kernel_weight gate, up, down;
+    int64_t expert_bytes[3], expert_scale_bytes[3];
+    const float *factors[3]; /* device, [experts] */
+    kernel_weight shared_gate, shared_up, shared_down;
+} cuda_layer;
+
+typedef struct cuda_draft_layer {
+    kernel_weight input_norm, post_norm, q, k, v, o, q_norm, k_norm, gate, up, down;
+} cuda_draft_layer;
+
+struct ops_backend {
+    const ops_model *model; /* borrowed */
+    ops_options options;
+    gpu *gpu; /* owned */
+    gpu_info info;
+    kernel_weight embed, head, final_norm;
+    cuda_layer *layer; /* [layers] */
+    kernel_weight draft_fc, draft_hidden_norm, draft_final_norm, draft_embed, draft_head, markov_in, markov_out,
+        confidence, confidence_bias;
+    cuda_draft_layer *draft_layer; /* [drafter layers] or NULL */
+    const float *frequency, *draft_frequency; /* device, [rotary_dim / 2] */
+    void **owned; /* device memory of all weights, [owned_count] */
+    size_t owned_count, owned_room;
+    uint64_t weight_bytes;
+};
+
+struct ops_cache {
+    ops_backend *backend;
+    cache_layout layout; /* own copy of the arrays */
+    int32_t blocks;
+    uint8_t *data; /* device, [blocks, row_bytes] */
+};
+
+/* All pointers are the device's but where it says host. T = limits.rows, R = limits.logit_rows, D = limits.drafts,
+ * G = limits.draft_rows. bf16 tensors are uint16_t. */
+struct ops_step {
+    ops_backend *backend;
+    ops_limits limits;
+    int32_t max_blocks; /* of the longest sequence */
+    ops_cache *cache;   /* of the running step */
+    ops_rows rows;      /* host, as given; count is 0 after an error */
+    kernel_rows device_rows;
+    kernel_cache device_cache;
+    int32_t logit_rows;    /* of the running step */
+    int32_t *logit_row;    /* [R] row of logit row r */
+    hy_error error;
+    void **owned; /* [owned_count] device memory */
+    size_t owned_count, owned_room;
+    uint8_t *rows_memory; /* device, what begin writes in one copy; `rows_host` is the same in host memory */
+    uint8_t *rows_host;
+    size_t rows_bytes;
+
+    float *x;               /* [T, hidden] */
+    float *cosine, *sine;   /* [T, rotary_dim / 2] */
+    uint16_t *normed;       /* [T, hidden] bf16: input of projections */
+    float *q;               /* [T, heads, head_dim] bf16 values */
+    float *k, *v;           /* [T, kv_heads, head_dim] before the cache */
+    float *index_q;         /* [T, index_heads, index_dim] bf16 values */
+    float *index_k;         /* [T, index_dim] */
+    float *scores;          /* [T, index_heads, max_blocks] */
+    int32_t *blocks;        /* [T, index_heads, index_top] */
+    float *attention;       /* [T, heads, head_dim] bf16 values */
+    uint16_t *attention_bf16;
+    void *attend_partials;  /* what attend wants beside; attend.c sizes it */
+    float *h;               /* [T, hidden] bf16 values */
+    float *router;          /* [T, experts] logits */
+    int32_t *routes;        /* [T, experts_per_token] */
+    float *route_weights;   /* [T, experts_per_token] */
+    void *experts_scratch;  /* feed.c sizes it */
+    float *y;               /* [T, widest] output of a projection */
+    uint16_t *z;            /* [T, widest of dense and shared width] bf16: SwiGLU output */
+    float *logits;          /* [R, vocab] */
+    float *host_logits;     /* host, [R, vocab] */
+    void *sample_scratch;   /* host */
+    float *draft_logits;    /* host, [D, G, vocab] or NULL: the laws */
+    struct cuda_draft *draft; /* draft.c's, NULL without a drafter or limits.drafts */
+};
+
+/* ---- backend.c, weights.c ---------------------------------------------------------------------------------------- */
+
+/* What ops_cuda.open opens: gpu_driver_open. Tests put another one here before they open anything. */
+extern hy_status (*cuda_open_gpu)(gpu **g, hy_error *err);
+
+/* Weights into device memory that the backend owns. WEIGHT_NONE gives an empty struct. */
+hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, kernel_weight *out, hy_error *err);
+hy_status cuda_weights_open(ops_backend *b, hy_error *err); /* all of the model */
+void cuda_weights_close(ops_backend *b);
+uint64_t cuda_weights_bytes(const ops_model *model); /* that they take */
+
+/* ---- step.c ------------------------------------------------------------------------------------------------------ */
+
+/* Device memory that the step owns, zeroed. */
+hy_status cuda_step_alloc(ops_step *step, size_t count, size_t size, const char *what, void *out, hy_error *err);
+/* Launches kernel hy_`name`; nothing when the step has no rows. */
+void cuda_launch(ops_step *step, const char *name, int grid_x, int grid_y, int grid_z, int block, size_t shared,
+                 const void *args, size_t bytes);
+
+/* ---- linear.c ---------------------------------------------------------------------------------------------------- */
+
+/* out [count, hidden] bf16 (and out_float, or NULL, the same values) = RMSNorm of x with gain. plain: gain instead of
+ * 1 + gain. */
+void cuda_norm(ops_step *step, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain,
+               int32_t count, uint16_t *out, float *out_float);
+/* What a projection does with its sums. */
+typedef enum cuda_project_kind {
+    CUDA_STORE,  /* out = y */
+    CUDA_ADD,    /* out += y */
+} cuda_project_kind;
+/* out [count, stride] fp32 from in [count, w.cols] bf16. sliced: K in the eight slices of docs/numerics.md. `rows`, or
+ * NULL: input row r is in[rows[r]]. */
+void cuda_project(ops_step *step, const kernel_weight *w, const uint16_t *in, int32_t count, const int32_t *rows,
+                  bool sliced, cuda_project_kind kind, float *out, int64_t stride);
+/* z [count, n] bf16 = SwiGLU-OAI of gate and up [count, n] fp32. plain: silu(gate) * up. */
+void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
+                 bool plain, uint16_t *z);
+
+/* ---- the operations ---------------------------------------------------------------------------------------------- */
+
+void cuda_embed(ops_step *step);
+void cuda_attend_in(ops_step *step, int layer);
+void cuda_index_select(ops_step *step, int layer);
+void cuda_index_score(ops_step *step, int layer, int32_t first, int32_t count);
+void cuda_index_top(ops_step *step, int32_t part, int32_t first, int32_t count);
+void cuda_index_merge(ops_step *step, int32_t parts);
+void cuda_attend(ops_step *step, int layer);
+void cuda_attend_out(ops_step *step, int layer);
+void cuda_route(ops_step *step, int layer);
+void cuda_experts(ops_step *step, int layer);
+void cuda_feed_dense(ops_step *step, int layer);
+void cuda_head(ops_step *step);
+void cuda_sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out);
+void cuda_verify(ops_step *step, const ops_verify *sequences, int32_t count);
+void cuda_draft_tap(ops_step *step, int tap);
+void cuda_draft_context(ops_step *step);
+void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count);
+
+/* Memory beside the tensors above: allocated by step_open through these, freed with the step. */
+hy_status cuda_attend_open(ops_step *step, hy_error *err);
+hy_status cuda_feed_open(ops_step *step, hy_error *err);
+hy_status cuda_draft_open(ops_step *step, hy_error *err); /* only with a drafter and limits.drafts */
+void cuda_draft_close(ops_step *step);
+
+#endif

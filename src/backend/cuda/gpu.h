@@ -1,0 +1,60 @@
+/*
+ * A GPU as the backend sees it: memory, kernels by name, one stream on which everything happens in order.
+ *
+ * driver.c does it with the CUDA driver, which it loads at run time; the tests bring another one that runs the same
+ * kernels on the CPU, thread by thread (tests/backend/cuda_emulated.h). Addresses are the device's: the host passes them
+ * on and never reads through them.
+ *
+ * Errors: alloc and the two openings return them. Everything else keeps the first error, does nothing from then on, and
+ * `wait` returns it.
+ */
+#ifndef HAYATE_BACKEND_CUDA_GPU_H
+#define HAYATE_BACKEND_CUDA_GPU_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct gpu gpu;
+typedef struct gpu_kernel gpu_kernel;
+
+typedef struct gpu_info {
+    char name[128];      /* "NVIDIA H200" */
+    int major, minor;    /* compute capability */
+    int processors;      /* multiprocessors */
+    size_t memory, free; /* bytes */
+    size_t shared;       /* most dynamic shared memory of a block, bytes */
+} gpu_info;
+
+typedef struct gpu_calls {
+    void (*close)(gpu *g);
+    void (*info)(gpu *g, gpu_info *out);
+    /* HY_NO_FIT names `what` and both sizes. Zeroed, aligned to 256 bytes. */
+    hy_status (*alloc)(gpu *g, size_t bytes, const char *what, void **device, hy_error *err);
+    void (*free)(gpu *g, void *device); /* waits for what runs */
+    /* The host's memory may be used again when these return; `read` waits for all that was asked for before. */
+    void (*write)(gpu *g, void *device, const void *host, size_t bytes);
+    void (*read)(gpu *g, const void *device, void *host, size_t bytes);
+    void (*copy)(gpu *g, void *to, const void *from, size_t bytes);
+    void (*fill)(gpu *g, void *device, int byte, size_t bytes);
+    /* NULL and an error kept, if the program carries none of that name. Borrowed until close. */
+    const gpu_kernel *(*kernel)(gpu *g, const char *name);
+    /* args: the kernel's one parameter, copied. `block` threads, a multiple of 32; shared: dynamic, bytes. */
+    void (*launch)(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, size_t shared, const void *args,
+                   size_t bytes);
+    /* Until all is done. The error names the kernel that was launched last where it is known; a wait that takes longer
+     * than a minute is one (HY_FAILED). */
+    hy_status (*wait)(gpu *g, hy_error *err);
+} gpu_calls;
+
+struct gpu {
+    const gpu_calls *calls;
+};
+
+/* The first GPU of this machine. HY_UNSUPPORTED: no driver, no GPU, none that this program has kernels for, or a program
+ * that was built without kernels; the message says which and what to do. */
+hy_status gpu_driver_open(gpu **g, hy_error *err);
+
+#endif

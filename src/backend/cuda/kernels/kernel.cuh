@@ -1,0 +1,104 @@
+/*
+ * What every kernel file includes: how a kernel is declared, and the warp's and the tensor cores' operations, which
+ * exist twice: as CUDA, and for the emulation on the CPU that the tests use (HAYATE_EMULATED), where a kernel is a
+ * C++ function that fibers run through, one a thread.
+ *
+ *     KERNEL(rms_norm, rms_norm_args)      extern "C", one parameter by value: `a`
+ *     {
+ *         SHARED(float, part, 32);         static shared memory
+ *         float *more = DYNAMIC(float);    dynamic shared memory, aligned to 128 bytes
+ *         ... threadIdx.x, blockIdx, blockDim, gridDim, BLOCK_SYNC(), WARP_SYNC() ...
+ *     }
+ *
+ * Kernels keep to what is declared here and to plain C++ (templates too, no std, no exceptions): inline PTX and CUDA's own
+ * intrinsics stand in this folder's kernel.cuh alone. Names of kernels begin with hy_ in the program: KERNEL puts it there.
+ */
+#ifndef HAYATE_BACKEND_CUDA_KERNEL_CUH
+#define HAYATE_BACKEND_CUDA_KERNEL_CUH
+
+#include <stdint.h>
+
+#ifdef HAYATE_EMULATED
+#include "backend/cuda_emulated.cuh" /* tests/ */
+#else
+
+#define KERNEL(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
+#define DEVICE __device__ __forceinline__
+#define SHARED(type, name, count) __shared__ type name[count]
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+#define DYNAMIC(type) ((type *)dynamic_shared)
+#define UNROLL _Pragma("unroll")
+#define BLOCK_SYNC() __syncthreads()
+#define WARP_SYNC() __syncwarp()
+
+/* ---- Between the lanes of a warp; all 32 lanes take part -------------------------------------------------------- */
+
+DEVICE float lane_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+DEVICE uint32_t lane_xor(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+DEVICE int32_t lane_xor(int32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+DEVICE uint64_t lane_xor(uint64_t x, int mask) { return __shfl_xor_sync(~0u, (unsigned long long)x, mask); }
+DEVICE float lane_get(float x, int lane) { return __shfl_sync(~0u, x, lane); }
+DEVICE uint32_t lane_get(uint32_t x, int lane) { return __shfl_sync(~0u, x, lane); }
+DEVICE int32_t lane_get(int32_t x, int lane) { return __shfl_sync(~0u, x, lane); }
+DEVICE uint32_t lane_ballot(bool x) { return __ballot_sync(~0u, x); }
+
+/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+
+DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
+DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
+/* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
+DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE int count_bits(uint32_t x) { return __popc(x); }
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+struct alignas(16) quad { uint32_t w[4]; };
+/* Read once: past the first-level cache. */
+DEVICE quad load_once(const void *at)
+{
+    quad q;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3]) : "l"(at));
+    return q;
+}
+/* 16 bytes from global into shared memory without waiting; `there`: false writes zeros. */
+DEVICE void copy_async(void *shared, const void *global, bool there)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(there ? 16 : 0));
+}
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
+/* Until at most N committed groups of this thread are on their way. */
+template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
+
+/* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
+
+/*
+ * d[16][8] += a[16][16] . b[16][8], bf16 pairs, fp32 sums: mma.m16n8k16. With g = lane / 4 and t = lane % 4:
+ *     a[0] (g, 2t..2t+1)  a[1] (g+8, 2t..)  a[2] (g, 2t+8..)  a[3] (g+8, 2t+8..)
+ *     b[0] (2t..2t+1, g)  b[1] (2t+8.., g)          low half: the lower k
+ *     d[0..1] (g, 2t..2t+1)  d[2..3] (g+8, 2t..2t+1)
+ */
+DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* Four 8x8 matrices of 16-bit values; lane i has the address of row i % 8 of matrix i / 8. */
+DEVICE void load_matrices(uint32_t out[4], const void *shared)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(at));
+}
+/* The same, each matrix transposed. */
+DEVICE void load_transposed(uint32_t out[4], const void *shared)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(at));
+}
+
+#endif
+#endif
