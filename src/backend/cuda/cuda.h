@@ -11,6 +11,7 @@
  *     feed.c             route, experts, feed_dense
  *     sample.c           sample and verify
  *     draft.c            the drafter's operations
+ *     sample_rows.c      the chain of sampling on the GPU, for rows that ask for nothing rare
  *     kernels/           CUDA C, built ahead and carried in the program; kernel.cuh says how they are written
  *
  * A step's tensors are what the reference's are, fp32 and row-major, and beside them bf16 copies of what enters a
@@ -106,6 +107,7 @@ struct ops_step {
     void *sample_scratch;   /* host */
     float *draft_logits;    /* host, [D, G, vocab] or NULL: the laws */
     struct cuda_draft *draft; /* draft.c's, NULL without a drafter or limits.drafts */
+    struct cuda_sampling *sampling; /* sample_rows.c's */
 };
 
 /* ---- backend.c, weights.c ---------------------------------------------------------------------------------------- */
@@ -171,5 +173,17 @@ hy_status cuda_attend_open(ops_step *step, hy_error *err);
 hy_status cuda_feed_open(ops_step *step, hy_error *err);
 hy_status cuda_draft_open(ops_step *step, hy_error *err); /* only with a drafter and limits.drafts */
 void cuda_draft_close(ops_step *step);
+/* Rows [first, first + rows) of OPS_DRAFT_C or OPS_DRAFT_H, for tensor_read. */
+void cuda_draft_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, float *out);
+
+/* ---- sample_rows.c ----------------------------------------------------------------------------------------------- */
+
+hy_status cuda_sampling_open(ops_step *step, hy_error *err); /* as those above, always */
+void cuda_sampling_close(ops_step *step);
+/* Whether cuda_sample_rows samples such a row: no masks, bias, penalties, log-probabilities. */
+bool cuda_sample_on_gpu(const ops_step *step, const ops_sample *row);
+/* ids[i] of rows[i], any number of them, out of step->logits: what sample_row picks. -1: nothing is left of the row, and
+ * sample_row says what it is. Waits. */
+void cuda_sample_rows(ops_step *step, const ops_sample *const *rows, int32_t count, int32_t *ids);
 
 #endif
