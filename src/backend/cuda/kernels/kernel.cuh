@@ -20,6 +20,23 @@
 
 #ifdef HAYATE_EMULATED
 #include "backend/cuda_emulated.cuh" /* tests/ */
+
+DEVICE float bf16_fused(float a, float b, float c)
+{
+    double exact = (double)a * b + c; /* the product is */
+    float x = (float)exact;
+    uint32_t u = float_bits(x);
+    /* To odd, so that the second rounding sees what the first one dropped. */
+    if (x == x && (double)x != exact) u = (((double)x > exact) == (exact > 0) ? u - 1 : u) | 1;
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return bits_float(u | 0x400000u);
+    return bits_float((u + 0x7FFFu + (u >> 16 & 1)) & 0xFFFF0000u);
+}
+DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
+{
+    float low = bf16_fused(bits_float(a << 16), bits_float(b << 16), bits_float(c << 16));
+    float high = bf16_fused(bits_float(a & 0xFFFF0000u), bits_float(b & 0xFFFF0000u), bits_float(c & 0xFFFF0000u));
+    return float_bits(low) >> 16 | float_bits(high);
+}
 #else
 
 #define KERNEL(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
@@ -49,6 +66,13 @@ DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 /* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE int count_bits(uint32_t x) { return __popc(x); }
+/* Pairs of bf16: both halves of a * b + c, each rounded once; subnormals are kept. */
+DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
