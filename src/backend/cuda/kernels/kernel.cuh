@@ -5,7 +5,7 @@
  *
  *     KERNEL(rms_norm, rms_norm_args)      extern "C", one parameter by value: `a`
  *     {
- *         SHARED(float, part, 32);         static shared memory
+ *         SHARED(float, part, 32);         static shared memory, aligned to 16 bytes
  *         float *more = DYNAMIC(float);    dynamic shared memory, aligned to 128 bytes
  *         ... threadIdx.x, blockIdx, blockDim, gridDim, BLOCK_SYNC(), WARP_SYNC() ...
  *     }
@@ -41,7 +41,7 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
 
 #define KERNEL(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
 #define DEVICE __device__ __forceinline__
-#define SHARED(type, name, count) __shared__ type name[count]
+#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #define DYNAMIC(type) ((type *)dynamic_shared)
 #define UNROLL _Pragma("unroll")

@@ -1,0 +1,910 @@
+/*
+ * See cuda_emulated.h. A block runs like this: the scheduler switches to the first ready lane of a warp; a lane that has
+ * to wait switches straight to the next ready lane of its warp; when none is left, back to the scheduler, which goes on
+ * with the next warp and opens the barrier when all are there. An error switches to the scheduler and never back: the
+ * stacks are used again, and kernels own nothing.
+ */
+#undef _FORTIFY_SOURCE /* it takes a long jump from one stack to another for an attack */
+#include "backend/cuda_emulated.h"
+#include "backend/cuda_emulated.cuh"
+
+extern "C" {
+#include "base/error.h"
+}
+
+#include <mutex>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
+
+/* 3 GB; forward. */
+cuda_emulated_settings cuda_emulated = {CUDA_EMULATED_FORWARD, 1, (size_t)3 << 30, false, false};
+
+namespace {
+
+enum { LANES = 32, MOST_THREADS = 1024, PAGE = 4096, ALIGN = 256, MOST_SHARED = 227 * 1024, MOST_ARGS = 4096 };
+constexpr size_t ARENA = (size_t)1 << 38;
+constexpr size_t STACK = SANITIZED ? 256 * 1024 : 96 * 1024;
+constexpr unsigned char RED = 0xD5;
+
+/* ---- Switching stacks -------------------------------------------------------------------------------------------- */
+
+#if defined __x86_64__
+/* What the System V convention lets a function keep, on the stack that is left; the way back is the return address. */
+extern "C" void emulated_switch(void **from, void *to);
+asm(R"(
+    .text
+    .globl emulated_switch
+    .hidden emulated_switch
+    .type emulated_switch,@function
+emulated_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size emulated_switch, .-emulated_switch
+)");
+struct context {
+    void *sp;
+};
+void context_make(context *c, char *top, void (*entry)())
+{
+    void **sp = (void **)top;
+    *--sp = nullptr; /* where a caller's return address would be: the stack is 8 off 16 at entry */
+    *--sp = (void *)entry;
+    for (int i = 0; i < 6; i++) *--sp = nullptr;
+    c->sp = sp;
+}
+inline void context_switch(context *from, context *to)
+{
+    emulated_switch(&from->sp, to->sp);
+}
+#else
+#include <ucontext.h>
+struct context {
+    ucontext_t u;
+};
+void context_make(context *c, char *top, void (*entry)())
+{
+    getcontext(&c->u);
+    c->u.uc_stack.ss_sp = top - STACK / 2;
+    c->u.uc_stack.ss_size = STACK / 2;
+    c->u.uc_link = nullptr;
+    makecontext(&c->u, entry, 0);
+}
+inline void context_switch(context *from, context *to)
+{
+    swapcontext(&from->u, &to->u);
+}
+#endif
+
+/* ---- State ------------------------------------------------------------------------------------------------------- */
+
+struct copy {
+    char *shared;
+    const char *global;
+    int group;
+    bool there;
+};
+
+struct fiber {
+    context where;
+    char *stack; /* the lowest byte */
+    int index;   /* threadIdx.x */
+    void *fake;  /* of the address sanitizer */
+    std::vector<copy> copies;
+    int group; /* number of the group that is open */
+};
+
+struct warp {
+    uint32_t live, ready, meeting, barrier; /* by slot, not by lane: slot s is lane `lane[s]` */
+    int lane[LANES];
+    const char *what;
+    emulated::place at;
+    void *brought[LANES]; /* by lane */
+};
+
+struct allocation {
+    char *pages; /* without the guards */
+    size_t page_bytes;
+    char *data;
+    size_t bytes;
+    char what[64];
+};
+
+struct machine : gpu {
+    char *arena;
+    size_t used; /* of the arena, never given back, so that a freed address stays bad */
+    size_t bytes;
+    std::vector<allocation> allocations; /* ascending */
+    bool guarded;                        /* the host cannot touch them now */
+};
+
+std::mutex turn; /* of everything below: there is one emulated thread at a time */
+emulated::kernel *kernels;
+std::vector<std::pair<const char *, long>> launches;
+
+fiber fibers[MOST_THREADS];
+warp warps[MOST_THREADS / LANES];
+context scheduler;
+#if SANITIZED
+void *scheduler_fake;
+const void *scheduler_stack;
+size_t scheduler_stack_bytes; /* 0 until the first fiber of a launch has seen where it came from */
+#endif
+int threads, exited, at_barrier;
+emulated::place barrier_at;
+int current; /* fiber */
+const emulated::kernel *running;
+const void *running_args;
+uint64_t block_serial;
+emulated::shared_memory *entered;
+char *dynamic_pages; /* MOST_SHARED and a guard page */
+char *dynamic_start;
+size_t dynamic_bytes;
+machine *here;
+sigjmp_buf escape;
+char failure[512];
+bool failed;
+
+/* ---- Fibers ------------------------------------------------------------------------------------------------------ */
+
+[[noreturn]] void leave();
+
+__attribute__((format(printf, 2, 3))) void fail_at(const emulated::place *at, const char *format, ...)
+{
+    if (failed) return;
+    failed = true;
+    char text[320];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const char *file = at ? strrchr(at->file, '/') : nullptr;
+    int n = snprintf(failure, sizeof failure, "%s, block %u %u %u, thread %u: ", running ? running->name : "no kernel",
+                     blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x);
+    if (at)
+        snprintf(failure + n, sizeof failure - (size_t)n, "%s:%d: %s", file ? file + 1 : at->file, at->line, text);
+    else
+        snprintf(failure + n, sizeof failure - (size_t)n, "%s", text);
+}
+
+/* From the running fiber or the scheduler (-1) to another. */
+void go(int from, int to)
+{
+    context *a = from < 0 ? &scheduler : &fibers[from].where, *b = to < 0 ? &scheduler : &fibers[to].where;
+    current = to;
+    if (to >= 0) threadIdx.x = (unsigned)fibers[to].index;
+#if SANITIZED
+    void **fake = from < 0 ? &scheduler_fake : &fibers[from].fake;
+    if (to < 0)
+        __sanitizer_start_switch_fiber(fake, scheduler_stack, scheduler_stack_bytes);
+    else
+        __sanitizer_start_switch_fiber(fake, fibers[to].stack, STACK);
+#endif
+    context_switch(a, b);
+#if SANITIZED
+    __sanitizer_finish_switch_fiber(*fake, nullptr, nullptr);
+#endif
+}
+
+/* For good, after an error. */
+void leave()
+{
+    go(current, -1);
+    abort();
+}
+
+int slot_of(int f)
+{
+    return f % LANES;
+}
+
+/* The running fiber waits or has ended: on with its warp, or back to the scheduler. */
+void pass_on()
+{
+    int me = current, s = slot_of(me);
+    warp *w = &warps[me / LANES];
+    if (uint32_t ready = w->ready) {
+        uint32_t later = s < LANES - 1 ? ready & ~0u << (s + 1) : 0;
+        go(me, me - s + __builtin_ctz(later ? later : ready));
+        return;
+    }
+    if (w->meeting) {
+        if (w->barrier)
+            fail_at(&w->at, "%s of %d lanes, while others of the warp wait at the barrier of line %d", w->what,
+                    __builtin_popcount(w->meeting), barrier_at.line);
+        else
+            fail_at(&w->at, "%s of %d lanes, the others have returned", w->what, __builtin_popcount(w->meeting));
+        leave();
+    }
+    go(me, -1);
+}
+
+void fiber_main()
+{
+#if SANITIZED
+    __sanitizer_finish_switch_fiber(nullptr, scheduler_stack_bytes ? nullptr : &scheduler_stack,
+                                    scheduler_stack_bytes ? nullptr : &scheduler_stack_bytes);
+#endif
+    running->run(running_args);
+    warp *w = &warps[current / LANES];
+    uint32_t bit = 1u << slot_of(current);
+    w->live &= ~bit, w->ready &= ~bit;
+    exited++;
+    pass_on();
+    abort();
+}
+
+void fibers_need(int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (fibers[i].stack) continue;
+        char *p = (char *)mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED || mprotect(p, PAGE, PROT_NONE)) {
+            perror("cuda_emulated: stacks");
+            abort();
+        }
+        fibers[i].stack = p + PAGE;
+    }
+}
+
+uint64_t mixed(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+    x = (x ^ x >> 27) * 0x94D049BB133111EB;
+    return x ^ x >> 31;
+}
+
+/* `order` becomes a permutation of 0 .. n-1. */
+void make_order(int *order, int n, uint64_t seed)
+{
+    for (int i = 0; i < n; i++) order[i] = cuda_emulated.order == CUDA_EMULATED_REVERSE ? n - 1 - i : i;
+    if (cuda_emulated.order != CUDA_EMULATED_RANDOM) return;
+    for (int i = n - 1; i > 0; i--) {
+        int j = (int)(mixed(seed += 0x9E3779B97F4A7C15) % (uint64_t)(i + 1)), t = order[i];
+        order[i] = order[j], order[j] = t;
+    }
+}
+
+void run_block()
+{
+    block_serial++;
+    entered = nullptr;
+    exited = at_barrier = 0;
+    if (dynamic_bytes) memset(dynamic_start, 0xFF, dynamic_bytes);
+    int count = threads / LANES, order[MOST_THREADS / LANES];
+    uint64_t seed = mixed(cuda_emulated.seed * 0x9E3779B97F4A7C15 + block_serial);
+    make_order(order, count, seed);
+    for (int i = 0; i < count; i++) {
+        warp *w = &warps[i];
+        w->live = w->ready = ~0u, w->meeting = w->barrier = 0;
+        make_order(w->lane, LANES, seed + (uint64_t)(i + 1) * 0x2545F4914F6CDD1D);
+        for (int s = 0; s < LANES; s++) {
+            fiber *f = &fibers[i * LANES + s];
+            f->index = i * LANES + w->lane[s];
+            f->copies.clear();
+            f->group = 0;
+            /* Tops at different lines, or all stacks would share a few sets of the first cache. */
+            size_t colour = (size_t)((i * LANES + s) * 7 % 61) * 64;
+            context_make(&f->where, f->stack + STACK - 64 - colour, fiber_main);
+        }
+    }
+    while (exited < threads && !failed) {
+        bool progress = false;
+        for (int i = 0; i < count && !failed; i++) {
+            warp *w = &warps[order[i]];
+            if (!w->ready) continue;
+            progress = true;
+            go(-1, order[i] * LANES + __builtin_ctz(w->ready));
+        }
+        if (failed) return;
+        if (at_barrier && at_barrier + exited == threads) {
+            at_barrier = 0;
+            for (int i = 0; i < count; i++) warps[i].ready = warps[i].barrier, warps[i].barrier = 0;
+        } else if (!progress) {
+            fail_at(&barrier_at, "no thread can go on");
+        }
+    }
+    for (emulated::shared_memory *m = entered; m && !failed; m = m->next)
+        for (size_t i = 0; i < m->guard; i++)
+            if (m->bytes[m->size + i] != RED) {
+                fail_at(nullptr, "wrote %zu bytes behind the end of the shared array %s", i + 1, m->name);
+                break;
+            }
+}
+
+/* ---- Device memory ----------------------------------------------------------------------------------------------- */
+
+allocation *find(machine *m, const void *p)
+{
+    size_t low = 0, high = m->allocations.size();
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (m->allocations[middle].data <= (const char *)p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low ? &m->allocations[low - 1] : nullptr;
+}
+
+bool inside(machine *m, const void *p, size_t bytes)
+{
+    allocation *a = find(m, p);
+    return a && (const char *)p - a->data + bytes <= a->bytes;
+}
+
+/* While it lives, device memory can be touched. */
+struct touching {
+    explicit touching(machine *x) : m(x)
+    {
+        if (m->guarded) protect(PROT_READ | PROT_WRITE);
+        m->guarded = false;
+    }
+    ~touching()
+    {
+        m->guarded = cuda_emulated.host_guard;
+        if (m->guarded) protect(PROT_NONE);
+    }
+    void protect(int how)
+    {
+        for (allocation &a : m->allocations) mprotect(a.pages, a.page_bytes, how);
+    }
+    machine *m;
+};
+
+bool red_zones_hold(const allocation *a, char *text, size_t room)
+{
+    for (const char *p = a->pages; p < a->data; p++)
+        if ((unsigned char)*p != RED) {
+            snprintf(text, room, "%s was written %zu bytes before its start", a->what, (size_t)(a->data - p));
+            return false;
+        }
+    for (const char *p = a->data + a->bytes; p < a->pages + a->page_bytes; p++)
+        if ((unsigned char)*p != RED) {
+            snprintf(text, room, "%s of %zu bytes was written at byte %zu", a->what, a->bytes, (size_t)(p - a->data));
+            return false;
+        }
+    return true;
+}
+
+void signalled(int number, siginfo_t *info, void *)
+{
+    if (number == SIGFPE) {
+        fail_at(nullptr, "division by zero");
+    } else {
+        const char *p = (const char *)info->si_addr;
+        allocation *a = here ? find(here, p) : nullptr;
+        if (here && p >= here->arena && p < here->arena + ARENA && a)
+            fail_at(nullptr, "access outside of device memory: byte %zd of %s, which has %zu",
+                    (ssize_t)(p - a->data), a->what, a->bytes);
+        else if (p >= dynamic_start + dynamic_bytes && p < dynamic_start + dynamic_bytes + PAGE)
+            fail_at(nullptr, "byte %zd of %zu of dynamic shared memory", (ssize_t)(p - dynamic_start), dynamic_bytes);
+        else
+            fail_at(nullptr, "access to address %p", (void *)p);
+    }
+    siglongjmp(escape, 1);
+}
+
+/* A word of the parameter that is an address of the host's memory. -1: none. */
+int host_address(machine *m, const void *args, size_t bytes)
+{
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        uintptr_t word;
+        memcpy(&word, (const char *)args + i, sizeof word);
+        const char *p = (const char *)word;
+        if (word >> 47 || word < (uintptr_t)1 << 32 || (p >= m->arena && p < m->arena + ARENA)) continue;
+        unsigned char there;
+        if (mincore((void *)(word & ~(uintptr_t)(PAGE - 1)), 1, &there) == 0) return (int)i;
+    }
+    return -1;
+}
+
+/* ---- gpu --------------------------------------------------------------------------------------------------------- */
+
+machine *of(gpu *g)
+{
+    return static_cast<machine *>(g);
+}
+
+void gpu_close(gpu *g)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    char text[256];
+    {
+        touching t(m);
+        for (allocation &a : m->allocations) {
+            if (!red_zones_hold(&a, text, sizeof text)) {
+                fprintf(stderr, "cuda_emulated: %s\n", text);
+                abort();
+            }
+            fprintf(stderr, "cuda_emulated: %s, %zu bytes, was never freed\n", a.what, a.bytes);
+        }
+    }
+    if (!m->allocations.empty()) abort();
+    munmap(m->arena, ARENA);
+    if (here == m) here = nullptr;
+    delete m;
+}
+
+void gpu_about(gpu *g, gpu_info *out)
+{
+    machine *m = of(g);
+    *out = gpu_info{};
+    snprintf(out->name, sizeof out->name, "emulated");
+    out->major = 9;
+    out->processors = 4;
+    out->memory = cuda_emulated.memory;
+    out->free = m->bytes < cuda_emulated.memory ? cuda_emulated.memory - m->bytes : 0;
+    out->shared = MOST_SHARED;
+}
+
+hy_status gpu_alloc(gpu *g, size_t bytes, const char *what, void **device, hy_error *err)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    *device = nullptr;
+    size_t left = m->bytes < cuda_emulated.memory ? cuda_emulated.memory - m->bytes : 0;
+    size_t rounded = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (!rounded) rounded = ALIGN;
+    size_t page_bytes = (rounded + PAGE - 1) / PAGE * PAGE;
+    if (bytes > left || m->used + page_bytes + PAGE > ARENA)
+        return error_set(err, HY_NO_FIT, "%s: %zu bytes do not fit into %zu that are free", what, bytes, left);
+    allocation a = {};
+    a.pages = m->arena + m->used;
+    a.page_bytes = page_bytes;
+    a.bytes = bytes;
+    a.data = a.pages + page_bytes - rounded;
+    snprintf(a.what, sizeof a.what, "%s", what);
+    if (mprotect(a.pages, page_bytes, PROT_READ | PROT_WRITE)) return error_memory(err, what, bytes);
+    m->used += page_bytes + PAGE;
+    m->bytes += bytes;
+    memset(a.pages, RED, (size_t)(a.data - a.pages));
+    memset(a.data + bytes, RED, rounded - bytes);
+    m->allocations.push_back(a);
+    *device = a.data;
+    if (m->guarded) mprotect(a.pages, page_bytes, PROT_NONE);
+    return HY_OK;
+}
+
+void gpu_free(gpu *g, void *device)
+{
+    machine *m = of(g);
+    if (!device) return;
+    std::lock_guard<std::mutex> lock(turn);
+    allocation *a = find(m, device);
+    if (!a || a->data != device) {
+        fprintf(stderr, "cuda_emulated: free of an address that alloc did not give\n");
+        abort();
+    }
+    char text[256];
+    {
+        touching t(m);
+        if (!red_zones_hold(a, text, sizeof text)) {
+            fprintf(stderr, "cuda_emulated: %s\n", text);
+            abort();
+        }
+    }
+    m->bytes -= a->bytes;
+    madvise(a->pages, a->page_bytes, MADV_DONTNEED);
+    mprotect(a->pages, a->page_bytes, PROT_NONE);
+    m->allocations.erase(m->allocations.begin() + (a - m->allocations.data()));
+}
+
+bool range_holds(machine *m, const void *device, size_t bytes, const char *call)
+{
+    if (failed) return false;
+    if (!bytes || inside(m, device, bytes)) return true;
+    allocation *a = find(m, device);
+    running = nullptr;
+    fail_at(nullptr, "%s of %zu bytes at byte %zd of %s, which has %zu", call, bytes,
+            a ? (ssize_t)((const char *)device - a->data) : 0, a ? a->what : "nothing", a ? a->bytes : 0);
+    return false;
+}
+
+void gpu_write(gpu *g, void *device, const void *host, size_t bytes)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    if (!range_holds(m, device, bytes, "write") || !bytes) return;
+    touching t(m);
+    memcpy(device, host, bytes);
+}
+
+void gpu_read(gpu *g, const void *device, void *host, size_t bytes)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    if (!range_holds(m, device, bytes, "read") || !bytes) return;
+    touching t(m);
+    memcpy(host, device, bytes);
+}
+
+void gpu_copy(gpu *g, void *to, const void *from, size_t bytes)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    if (!range_holds(m, to, bytes, "copy to") || !range_holds(m, from, bytes, "copy from") || !bytes) return;
+    touching t(m);
+    memcpy(to, from, bytes);
+}
+
+void gpu_fill(gpu *g, void *device, int byte, size_t bytes)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    if (!range_holds(m, device, bytes, "fill") || !bytes) return;
+    touching t(m);
+    memset(device, byte, bytes);
+}
+
+const gpu_kernel *gpu_find(gpu *, const char *name)
+{
+    std::lock_guard<std::mutex> lock(turn);
+    for (emulated::kernel *k = kernels; k; k = k->next)
+        if (!strcmp(k->name, name)) return (const gpu_kernel *)k;
+    running = nullptr;
+    fail_at(nullptr, "there is no kernel %s", name);
+    return nullptr;
+}
+
+void count_launch(const char *name)
+{
+    for (auto &l : launches)
+        if (l.first == name) {
+            l.second++;
+            return;
+        }
+    launches.push_back({name, 1});
+}
+
+void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, size_t shared, const void *args,
+                size_t bytes)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    if (failed) return;
+    running = (const emulated::kernel *)kernel;
+    blockIdx = threadIdx = {0, 0, 0};
+    if (cuda_emulated.trace)
+        fprintf(stderr, "%s <%d %d %d, %d, %zu>\n", running ? running->name : "?", grid[0], grid[1], grid[2], block,
+                shared);
+    if (!running) return fail_at(nullptr, "launch of no kernel");
+    if (block < LANES || block > MOST_THREADS || block % LANES)
+        return fail_at(nullptr, "launch with %d threads a block", block);
+    if (grid[0] < 1 || grid[1] < 1 || grid[2] < 1 || grid[1] > 65535 || grid[2] > 65535)
+        return fail_at(nullptr, "launch with a grid of %d, %d, %d", grid[0], grid[1], grid[2]);
+    if (shared > MOST_SHARED) return fail_at(nullptr, "launch with %zu bytes of shared memory", shared);
+    if (bytes != running->bytes || bytes > MOST_ARGS)
+        return fail_at(nullptr, "its parameter has %zu bytes, the launch brings %zu", running->bytes, bytes);
+    int at = host_address(m, args, bytes);
+    if (at >= 0) return fail_at(nullptr, "byte %d of its parameter is an address of the host", at);
+    count_launch(running->name);
+
+    alignas(64) static char copied[MOST_ARGS];
+    memcpy(copied, args, bytes);
+    running_args = copied;
+    here = m;
+#if SANITIZED
+    scheduler_stack_bytes = 0;
+#endif
+    threads = block;
+    fibers_need(block);
+    if (!dynamic_pages) {
+        dynamic_pages = (char *)mmap(nullptr, MOST_SHARED + 2 * PAGE, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (dynamic_pages == MAP_FAILED) abort();
+        mprotect(dynamic_pages + (MOST_SHARED + PAGE - 1) / PAGE * PAGE, PAGE, PROT_NONE);
+    }
+    dynamic_bytes = (shared + 127) / 128 * 128; /* the last bytes are poison, not a fault */
+    dynamic_start = dynamic_pages + (MOST_SHARED + PAGE - 1) / PAGE * PAGE - dynamic_bytes;
+    blockDim = {(unsigned)block, 1, 1};
+    gridDim = {(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]};
+
+    static char signal_stack[1 << 16];
+    stack_t stack = {}, old_stack;
+    stack.ss_sp = signal_stack;
+    stack.ss_size = sizeof signal_stack;
+    struct sigaction action = {}, old[3];
+    static const int numbers[3] = {SIGSEGV, SIGBUS, SIGFPE};
+    action.sa_sigaction = signalled;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    if (!SANITIZED) {
+        sigaltstack(&stack, &old_stack);
+        for (int i = 0; i < 3; i++) sigaction(numbers[i], &action, &old[i]);
+    }
+    touching t(m);
+    if (!sigsetjmp(escape, 1)) {
+        bool back = cuda_emulated.order == CUDA_EMULATED_REVERSE;
+        int64_t count = (int64_t)grid[0] * grid[1] * grid[2];
+        for (int64_t i = 0; i < count && !failed; i++) {
+            int64_t b = back ? count - 1 - i : i;
+            blockIdx = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]),
+                        (unsigned)(b / grid[0] / grid[1])};
+            run_block();
+        }
+    }
+    if (!SANITIZED) {
+        for (int i = 0; i < 3; i++) sigaction(numbers[i], &old[i], nullptr);
+        sigaltstack(&old_stack, nullptr);
+    }
+}
+
+hy_status gpu_wait(gpu *g, hy_error *err)
+{
+    machine *m = of(g);
+    std::lock_guard<std::mutex> lock(turn);
+    if (!failed) {
+        touching t(m);
+        char text[256];
+        for (allocation &a : m->allocations)
+            if (!red_zones_hold(&a, text, sizeof text)) {
+                fail_at(nullptr, "%s", text);
+                memset(a.pages, RED, (size_t)(a.data - a.pages));
+                memset(a.data + a.bytes, RED, (size_t)(a.pages + a.page_bytes - a.data) - a.bytes);
+                break;
+            }
+    }
+    return failed ? error_set(err, HY_FAILED, "%s", failure) : HY_OK;
+}
+
+const gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_read,
+                         gpu_copy,  gpu_fill,  gpu_find,  gpu_launch, gpu_wait};
+
+} // namespace
+
+/* ---- What kernels call ------------------------------------------------------------------------------------------- */
+
+namespace emulated {
+
+kernel::kernel(const char *name_, size_t bytes_, void (*run_)(const void *args))
+    : name(name_), bytes(bytes_), run(run_), next(kernels)
+{
+    kernels = this;
+}
+
+void warp_meet(const char *what, warp_work work, void *brought, place at)
+{
+    int me = current, s = slot_of(me);
+    warp *w = &warps[me / LANES];
+    if (!w->meeting) {
+        w->what = what, w->at = at;
+    } else if (w->what != what || w->at.line != at.line || (w->at.file != at.file && strcmp(w->at.file, at.file))) {
+        fail_at(&at, "%s, while other lanes of the warp are at %s of line %d", what, w->what, w->at.line);
+        leave();
+    }
+    w->brought[w->lane[s]] = brought;
+    w->meeting |= 1u << s;
+    if (w->meeting == ~0u) {
+        w->meeting = 0;
+        w->ready = ~0u;
+        work(w->brought);
+        return;
+    }
+    w->ready &= ~(1u << s);
+    pass_on();
+}
+
+void block_meet(place at)
+{
+    int me = current, s = slot_of(me);
+    warp *w = &warps[me / LANES];
+    if (!at_barrier) {
+        barrier_at = at;
+    } else if (barrier_at.line != at.line || strcmp(barrier_at.file, at.file)) {
+        fail_at(&at, "BLOCK_SYNC, while other threads are at that of line %d", barrier_at.line);
+        leave();
+    }
+    at_barrier++;
+    w->barrier |= 1u << s;
+    w->ready &= ~(1u << s);
+    pass_on();
+}
+
+void shared_enter(shared_memory *m)
+{
+    if (m->block == block_serial) return;
+    m->block = block_serial;
+    memset(m->bytes, 0xFF, m->size);
+    memset(m->bytes + m->size, RED, m->guard);
+    m->next = entered;
+    entered = m;
+}
+
+void *dynamic_memory()
+{
+    return dynamic_start;
+}
+
+void check_global(const void *at, size_t bytes, const char *what, place where)
+{
+    const char *p = (const char *)at;
+    if ((uintptr_t)at % bytes)
+        fail_at(&where, "%s at %zu bytes off an address aligned to %zu", what, (size_t)((uintptr_t)at % bytes), bytes);
+    else if (p < here->arena || p >= here->arena + ARENA)
+        fail_at(&where, "%s of memory that is not the device's", what);
+    else
+        return;
+    leave();
+}
+
+void check_shared(const void *at, size_t bytes, const char *what, place where)
+{
+    const char *p = (const char *)at;
+    if ((uintptr_t)at % bytes) {
+        fail_at(&where, "%s at %zu bytes off an address aligned to %zu", what, (size_t)((uintptr_t)at % bytes), bytes);
+        leave();
+    }
+    if (p >= dynamic_start && p + bytes <= dynamic_start + dynamic_bytes) return;
+    for (shared_memory *m = entered; m; m = m->next)
+        if ((unsigned char *)p >= m->bytes && (unsigned char *)p + bytes <= m->bytes + m->size) return;
+    fail_at(&where, "%s outside of shared memory", what);
+    leave();
+}
+
+void copy_start(void *shared, const void *global, bool there, place at)
+{
+    check_shared(shared, 16, "copy_async", at);
+    if (there) check_global(global, 16, "copy_async", at);
+    memset(shared, 0xFF, 16);
+    fiber *f = &fibers[current];
+    f->copies.push_back({(char *)shared, (const char *)global, f->group, there});
+}
+
+void copy_close()
+{
+    fibers[current].group++;
+}
+
+void copy_finish(int left)
+{
+    fiber *f = &fibers[current];
+    size_t n = 0;
+    for (copy &c : f->copies) {
+        if (c.group >= f->group - left) {
+            f->copies[n++] = c;
+            continue;
+        }
+        if (c.there)
+            memcpy(c.shared, c.global, 16);
+        else
+            memset(c.shared, 0, 16);
+    }
+    f->copies.resize(n);
+}
+
+void ballot_work(void *const lanes[32])
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < LANES; i++) bits |= (uint32_t)(((exchange<uint32_t> *)lanes[i])->in != 0) << i;
+    for (int i = 0; i < LANES; i++) ((exchange<uint32_t> *)lanes[i])->out = bits;
+}
+
+void sync_work(void *const *)
+{
+}
+
+namespace {
+
+inline float low(uint32_t pair)
+{
+    return bits_float(pair << 16);
+}
+inline float high(uint32_t pair)
+{
+    return bits_float(pair & 0xFFFF0000u);
+}
+
+} // namespace
+
+#if defined __x86_64__ && !SANITIZED
+__attribute__((target_clones("avx2", "default")))
+#endif
+void mma_work(void *const lanes[32])
+{
+    alignas(32) float a[16][16], b[16][8], d[16][8];
+    for (int i = 0; i < LANES; i++) {
+        const mma_lane *l = (const mma_lane *)lanes[i];
+        int g = i / 4, t = i % 4 * 2;
+        for (int j = 0; j < 4; j++) {
+            float *at = &a[g + j % 2 * 8][t + j / 2 * 8];
+            at[0] = low(l->a[j]), at[1] = high(l->a[j]);
+        }
+        for (int j = 0; j < 2; j++) {
+            b[t + j * 8][g] = low(l->b[j]);
+            b[t + j * 8 + 1][g] = high(l->b[j]);
+            d[g + j * 8][t] = l->d[j * 2];
+            d[g + j * 8][t + 1] = l->d[j * 2 + 1];
+        }
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
+    for (int i = 0; i < LANES; i++) {
+        const mma_lane *l = (const mma_lane *)lanes[i];
+        int g = i / 4, t = i % 4 * 2;
+        for (int j = 0; j < 4; j++) l->d[j] = d[g + j / 2 * 8][t + j % 2];
+    }
+}
+
+void matrices_work(void *const lanes[32])
+{
+    for (int i = 0; i < LANES; i++)
+        for (int m = 0; m < 4; m++)
+            memcpy(&((matrix_lane *)lanes[i])->out[m],
+                   (const char *)((matrix_lane *)lanes[m * 8 + i / 4])->shared + i % 4 * 4, 4);
+}
+
+void transposed_work(void *const lanes[32])
+{
+    for (int i = 0; i < LANES; i++)
+        for (int m = 0; m < 4; m++)
+            for (int j = 0; j < 2; j++)
+                memcpy((char *)&((matrix_lane *)lanes[i])->out[m] + j * 2,
+                       (const char *)((matrix_lane *)lanes[m * 8 + i % 4 * 2 + j])->shared + i / 4 * 2, 2);
+}
+
+} // namespace emulated
+
+extern "C" hy_status cuda_emulated_open(gpu **g, hy_error *err)
+{
+    *g = nullptr;
+    machine *m = new machine();
+    m->calls = &calls;
+    m->arena = (char *)mmap(nullptr, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (m->arena == MAP_FAILED) {
+        delete m;
+        return error_memory(err, "the address space of an emulated GPU", ARENA);
+    }
+    m->used = PAGE;
+    failed = false;
+    *g = m;
+    return HY_OK;
+}
+
+extern "C" const char *cuda_emulated_kernel(int i)
+{
+    emulated::kernel *k = kernels;
+    while (k && i--) k = k->next;
+    return k ? k->name : nullptr;
+}
+
+extern "C" long cuda_emulated_launches(const char *name)
+{
+    for (auto &l : launches)
+        if (!strcmp(l.first, name)) return l.second;
+    return 0;
+}

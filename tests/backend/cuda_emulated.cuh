@@ -1,0 +1,262 @@
+/*
+ * What kernel.cuh declares, on the CPU: included by it under HAYATE_EMULATED, where a kernel file is C++. A thread of a
+ * block is a fiber of cuda_emulated.cc; cuda_emulated.h says what is checked.
+ *
+ * Operations of a warp take the place where they are called, so that lanes that meet at different places are an error
+ * with both lines. A new one is a struct of what a lane brings and takes, a function over the 32 of them and a call of
+ * warp_meet; the last lane to arrive runs it for all.
+ */
+#ifndef TESTS_BACKEND_CUDA_EMULATED_CUH
+#define TESTS_BACKEND_CUDA_EMULATED_CUH
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* ---- cuda_emulated.cc -------------------------------------------------------------------------------------------- */
+
+namespace emulated {
+
+struct index3 {
+    unsigned x, y, z;
+};
+struct place {
+    const char *file;
+    int line;
+};
+
+/* Registers a kernel before main. */
+struct kernel {
+    kernel(const char *name, size_t bytes, void (*run)(const void *args));
+    const char *name;
+    size_t bytes;
+    void (*run)(const void *args);
+    kernel *next;
+};
+
+/* Until all 32 lanes are here; `work` gets what each brought, by lane. `what` is compared by address. */
+typedef void (*warp_work)(void *const lanes[32]);
+void warp_meet(const char *what, warp_work work, void *brought, place at);
+void block_meet(place at);
+
+/* Static shared memory: filled with 0xFF where a block first comes past, its guard looked at when the block ends. */
+struct shared_memory {
+    uint64_t block; /* serial number of the block that it was filled for */
+    unsigned char *bytes;
+    size_t size, guard;
+    const char *name;
+    shared_memory *next;
+};
+void shared_enter(shared_memory *memory);
+void *dynamic_memory();
+
+void copy_start(void *shared, const void *global, bool there, place at);
+void copy_close();
+void copy_finish(int left);
+void check_global(const void *at, size_t bytes, const char *what, place where);
+void check_shared(const void *at, size_t bytes, const char *what, place where);
+
+void mma_work(void *const lanes[32]);
+struct mma_lane {
+    float *d;
+    const uint32_t *a, *b;
+};
+struct matrix_lane {
+    uint32_t *out;
+    const void *shared;
+};
+void matrices_work(void *const lanes[32]);
+void transposed_work(void *const lanes[32]);
+
+template <typename type> struct exchange {
+    type in, out;
+    int argument;
+};
+template <typename type> void xor_work(void *const lanes[32])
+{
+    for (int i = 0; i < 32; i++) {
+        exchange<type> *e = (exchange<type> *)lanes[i];
+        e->out = ((exchange<type> *)lanes[(i ^ e->argument) & 31])->in;
+    }
+}
+template <typename type> void get_work(void *const lanes[32])
+{
+    for (int i = 0; i < 32; i++) {
+        exchange<type> *e = (exchange<type> *)lanes[i];
+        e->out = ((exchange<type> *)lanes[e->argument & 31])->in;
+    }
+}
+template <typename type> type meet(const char *what, warp_work work, type x, int argument, place at)
+{
+    exchange<type> e = {x, x, argument};
+    warp_meet(what, work, &e, at);
+    return e.out;
+}
+void ballot_work(void *const lanes[32]);
+void sync_work(void *const lanes[32]);
+
+} // namespace emulated
+
+/* ---- Kernels ----------------------------------------------------------------------------------------------------- */
+
+extern emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
+
+#define KERNEL(name, args)                                                                                             \
+    static void hy_##name(const args &a);                                                                              \
+    static emulated::kernel hy_##name##_registered("hy_" #name, sizeof(args),                                          \
+                                                   [](const void *a) { hy_##name(*(const args *)a); });                \
+    static void hy_##name(const args &a)
+#define DEVICE static inline
+#define UNROLL
+#define __restrict__ __restrict
+
+#define EMULATED_JOIN2(a, b) a##b
+#define EMULATED_JOIN(a, b) EMULATED_JOIN2(a, b)
+#define SHARED(type, name, count)                                                                                      \
+    static struct {                                                                                                    \
+        alignas(128) type array[count];                                                                                \
+        unsigned char guard[128];                                                                                      \
+    } EMULATED_JOIN(emulated_array_, __LINE__);                                                                        \
+    static emulated::shared_memory EMULATED_JOIN(emulated_shared_, __LINE__) = {                                       \
+        0, (unsigned char *)&EMULATED_JOIN(emulated_array_, __LINE__), sizeof(type[count]),                            \
+        sizeof EMULATED_JOIN(emulated_array_, __LINE__) - sizeof(type[count]), #name, nullptr};                        \
+    emulated::shared_enter(&EMULATED_JOIN(emulated_shared_, __LINE__));                                                \
+    type(&name)[count] = EMULATED_JOIN(emulated_array_, __LINE__).array
+#define DYNAMIC(type) ((type *)emulated::dynamic_memory())
+
+#define EMULATED_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define EMULATED_PLACE (emulated::place{file, line})
+#define BLOCK_SYNC() emulated::block_meet(emulated::place{__FILE__, __LINE__})
+#define WARP_SYNC()                                                                                                    \
+    emulated::warp_meet("WARP_SYNC", emulated::sync_work, nullptr, emulated::place{__FILE__, __LINE__})
+
+/* ---- Between the lanes of a warp --------------------------------------------------------------------------------- */
+
+#define EMULATED_EXCHANGE(type)                                                                                        \
+    DEVICE type lane_xor(type x, int mask, EMULATED_HERE)                                                              \
+    {                                                                                                                  \
+        return emulated::meet<type>("lane_xor", emulated::xor_work<type>, x, mask, EMULATED_PLACE);                    \
+    }                                                                                                                  \
+    DEVICE type lane_get(type x, int lane, EMULATED_HERE)                                                              \
+    {                                                                                                                  \
+        return emulated::meet<type>("lane_get", emulated::get_work<type>, x, lane, EMULATED_PLACE);                    \
+    }
+EMULATED_EXCHANGE(float)
+EMULATED_EXCHANGE(uint32_t)
+EMULATED_EXCHANGE(int32_t)
+EMULATED_EXCHANGE(uint64_t)
+#undef EMULATED_EXCHANGE
+
+DEVICE uint32_t lane_ballot(bool x, EMULATED_HERE)
+{
+    return emulated::meet<uint32_t>("lane_ballot", emulated::ballot_work, x, 0, EMULATED_PLACE);
+}
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+DEVICE float bits_float(uint32_t x)
+{
+    float f;
+    memcpy(&f, &x, 4);
+    return f;
+}
+DEVICE uint32_t float_bits(float x)
+{
+    uint32_t b;
+    memcpy(&b, &x, 4);
+    return b;
+}
+DEVICE float fused(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+DEVICE int count_bits(uint32_t x)
+{
+    return __builtin_popcount(x);
+}
+
+/* Of CUDA's own: there without a header. */
+DEVICE int min(int a, int b)
+{
+    return a < b ? a : b;
+}
+DEVICE int max(int a, int b)
+{
+    return a > b ? a : b;
+}
+DEVICE unsigned min(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+DEVICE unsigned max(unsigned a, unsigned b)
+{
+    return a > b ? a : b;
+}
+DEVICE int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+DEVICE int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+DEVICE float min(float a, float b)
+{
+    return fminf(a, b);
+}
+DEVICE float max(float a, float b)
+{
+    return fmaxf(a, b);
+}
+DEVICE float rsqrtf(float x)
+{
+    return 1 / sqrtf(x);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+struct alignas(16) quad {
+    uint32_t w[4];
+};
+DEVICE quad load_once(const void *at, EMULATED_HERE)
+{
+    emulated::check_global(at, 16, "load_once", EMULATED_PLACE);
+    quad q;
+    memcpy(&q, at, sizeof q);
+    return q;
+}
+DEVICE void copy_async(void *shared, const void *global, bool there, EMULATED_HERE)
+{
+    emulated::copy_start(shared, global, there, EMULATED_PLACE);
+}
+DEVICE void copy_commit()
+{
+    emulated::copy_close();
+}
+template <int N> DEVICE void copy_wait()
+{
+    emulated::copy_finish(N);
+}
+
+/* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
+
+DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], EMULATED_HERE)
+{
+    emulated::mma_lane lane = {d, a, b};
+    emulated::warp_meet("mma_bf16", emulated::mma_work, &lane, EMULATED_PLACE);
+}
+DEVICE void load_matrices(uint32_t out[4], const void *shared, EMULATED_HERE)
+{
+    emulated::check_shared(shared, 16, "load_matrices", EMULATED_PLACE);
+    emulated::matrix_lane lane = {out, shared};
+    emulated::warp_meet("load_matrices", emulated::matrices_work, &lane, EMULATED_PLACE);
+}
+DEVICE void load_transposed(uint32_t out[4], const void *shared, EMULATED_HERE)
+{
+    emulated::check_shared(shared, 16, "load_transposed", EMULATED_PLACE);
+    emulated::matrix_lane lane = {out, shared};
+    emulated::warp_meet("load_transposed", emulated::transposed_work, &lane, EMULATED_PLACE);
+}
+
+#endif
