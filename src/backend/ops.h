@@ -424,10 +424,10 @@ typedef struct hy_ops {
     void (*tensor_write)(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in);
 } hy_ops;
 
-extern const hy_ops ops_reference, ops_cpu;
+extern const hy_ops ops_reference, ops_cpu, ops_cuda;
 /* A backend by name, NULL if there is none; the names for messages. */
 const hy_ops *ops_find(const char *name);
-extern const char ops_names[]; /* "cpu, reference" */
+extern const char ops_names[]; /* "cpu, cuda, reference" */
 
 /* ---- Definitions shared by host backends --------------------------------------------------------------------- */
 

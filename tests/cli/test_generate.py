@@ -96,7 +96,7 @@ class WithoutTokenizer(Base):
         args = (BARE, "--input-ids", "7,8,9", "--max-tokens", 6, "--temperature", 0, "--threads", 2)
         answers = [self.json(*args, "--backend", b)["ids"] for b in ("cpu", "reference")]
         self.assertEqual([len(a) for a in answers], [6, 6])
-        self.refused(2, "cpu, reference", "generate", *args, "--backend", "abacus")
+        self.refused(2, "cpu, cuda, reference", "generate", *args, "--backend", "abacus")
         _, err = run("generate", *args, "--verbose")
         self.assertIn("INFO", err)
         self.assertRegex(err, r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*KV cache size: ")

@@ -172,7 +172,7 @@ static bool stop(void *user, const char *what, uint64_t done, uint64_t total, co
 static void test_options(void **state)
 {
     (void)state;
-    refused((hy_model_options){.backend = "gpu"}, HY_USAGE, "cpu, reference");
+    refused((hy_model_options){.backend = "gpu"}, HY_USAGE, "cpu, cuda, reference");
     refused((hy_model_options){.kv_cache_dtype = "int8"}, HY_USAGE, "auto, bf16, fp8, nvfp4");
     refused((hy_model_options){.indexer_kv_dtype = "int8"}, HY_USAGE, "--indexer-kv-dtype");
     refused((hy_model_options){.readback = "int8"}, HY_USAGE, "exact or e4m3");

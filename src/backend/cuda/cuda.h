@@ -5,8 +5,9 @@
  *     backend.c          ops_cuda: opening and closing, what it refuses, memory by arithmetic
  *     weights.c          weights into the GPU's memory
  *     cache.c            blocks in the GPU's memory
- *     step.c             a step: rows and tensors, begin, finish, tensor_read and tensor_write, embed
- *     linear.c           norms and projections, head
+ *     step.c             a step: rows and tensors, begin, finish, launches
+ *     tensors.c          tensor_read and tensor_write
+ *     linear.c           embed, norms and projections, head
  *     attend.c           attend_in, index_*, attend, attend_out
  *     feed.c             route, experts, feed_dense
  *     sample.c           sample and verify
@@ -20,9 +21,12 @@
 #ifndef HAYATE_BACKEND_CUDA_CUDA_H
 #define HAYATE_BACKEND_CUDA_CUDA_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "backend/cuda/gpu.h"
 #include "backend/cuda/kernels/args.h"
-#include "backend/ops.h"
+#include "backend/host.h" /* struct ops_cache too, whose data is the device's here */
 
 typedef struct cuda_layer {
     kernel_weight input_norm, post_norm, q, k, v, o, q_norm, k_norm;
@@ -46,6 +50,8 @@ struct ops_backend {
     ops_options options;
     gpu *gpu; /* owned */
     gpu_info info;
+    atomic_bool running; /* a step is between begin and finish, driven by thread `driver` */
+    pthread_t driver;
     kernel_weight embed, head, final_norm;
     cuda_layer *layer; /* [layers] */
     kernel_weight draft_fc, draft_hidden_norm, draft_final_norm, draft_embed, draft_head, markov_in, markov_out,
@@ -55,13 +61,6 @@ struct ops_backend {
     void **owned; /* device memory of all weights, [owned_count] */
     size_t owned_count, owned_room;
     uint64_t weight_bytes;
-};
-
-struct ops_cache {
-    ops_backend *backend;
-    cache_layout layout; /* own copy of the arrays */
-    int32_t blocks;
-    uint8_t *data; /* device, [blocks, row_bytes] */
 };
 
 /* All pointers are the device's but where it says host. T = limits.rows, R = limits.logit_rows, D = limits.drafts,
@@ -81,7 +80,8 @@ struct ops_step {
     size_t owned_count, owned_room;
     uint8_t *rows_memory; /* device, what begin writes in one copy; `rows_host` is the same in host memory */
     uint8_t *rows_host;
-    size_t rows_bytes;
+    size_t rows_bytes;    /* of both; they grow with what steps bring */
+    bool logits_read;     /* host_logits are those of the last `head` */
 
     float *x;               /* [T, hidden] */
     float *cosine, *sine;   /* [T, rotary_dim / 2] */
@@ -100,11 +100,13 @@ struct ops_step {
     int32_t *routes;        /* [T, experts_per_token] */
     float *route_weights;   /* [T, experts_per_token] */
     void *experts_scratch;  /* feed.c sizes it */
-    float *y;               /* [T, widest] output of a projection */
+    float *y;               /* [T, widest] output of a projection: hidden, heads, or gate and up of dense or shared width, up at
+                             * y + T * width */
     uint16_t *z;            /* [T, widest of dense and shared width] bf16: SwiGLU output */
     float *logits;          /* [R, vocab] */
     float *host_logits;     /* host, [R, vocab] */
-    void *sample_scratch;   /* host */
+    uint8_t *sample_scratch; /* host, [workers, sample_bytes] */
+    size_t sample_bytes;
     float *draft_logits;    /* host, [D, G, vocab] or NULL: the laws */
     struct cuda_draft *draft; /* draft.c's, NULL without a drafter or limits.drafts */
     struct cuda_sampling *sampling; /* sample_rows.c's */
@@ -121,13 +123,35 @@ hy_status cuda_weights_open(ops_backend *b, hy_error *err); /* all of the model 
 void cuda_weights_close(ops_backend *b);
 uint64_t cuda_weights_bytes(const ops_model *model); /* that they take */
 
+/* ---- cache.c ----------------------------------------------------------------------------------------------------- */
+
+hy_status cuda_cache_open(ops_backend *b, const cache_layout *layout, int32_t blocks, ops_cache **cache, hy_error *err);
+void cuda_cache_close(ops_cache *cache);
+void cuda_cache_read(ops_cache *cache, int32_t block, size_t offset, size_t bytes, void *out);
+void cuda_cache_write(ops_cache *cache, int32_t block, size_t offset, size_t bytes, const void *in);
+void cuda_cache_copy(ops_cache *cache, int32_t from, int32_t to);
+
 /* ---- step.c ------------------------------------------------------------------------------------------------------ */
 
-/* Device memory that the step owns, zeroed. */
+/* Entries of the backend's table. cuda_logits is `head`. */
+hy_status cuda_step_open(ops_backend *b, const ops_limits *limits, ops_step **step, hy_error *err);
+void cuda_step_close(ops_step *step);
+void cuda_begin(ops_step *step, ops_cache *cache, const ops_rows *rows);
+hy_status cuda_finish(ops_step *step, hy_error *err);
+void cuda_logits(ops_step *step);
+/* tensors.c */
+void cuda_tensor_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, void *out);
+void cuda_tensor_write(ops_step *step, ops_tensor which, int32_t first, int32_t rows, const void *in);
+
+/* Device memory that the step owns, zeroed, into the pointer at `out`. */
 hy_status cuda_step_alloc(ops_step *step, size_t count, size_t size, const char *what, void *out, hy_error *err);
 /* Launches kernel hy_`name`; nothing when the step has no rows. */
 void cuda_launch(ops_step *step, const char *name, int grid_x, int grid_y, int grid_z, int block, size_t shared,
                  const void *args, size_t bytes);
+
+/* Angles of `count` positions (device), what `begin` does for the rows: cosine, sine [count, pairs]. */
+void cuda_rotary(ops_step *step, const int32_t *position, const float *frequency, int32_t count, int pairs,
+                 float *cosine, float *sine);
 
 /* ---- linear.c ---------------------------------------------------------------------------------------------------- */
 

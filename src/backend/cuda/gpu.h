@@ -44,6 +44,10 @@ typedef struct gpu_calls {
     /* args: the kernel's one parameter, copied. `block` threads, a multiple of 32; shared: dynamic, bytes. */
     void (*launch)(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, size_t shared, const void *args,
                    size_t bytes);
+    /* `read` and `write` beside what runs: from any thread, behind the writes, copies and fills asked for before and nothing
+     * else, and done when they return. NULL, both: read and write are that already. */
+    void (*read_beside)(gpu *g, const void *device, void *host, size_t bytes);
+    void (*write_beside)(gpu *g, void *device, const void *host, size_t bytes);
     /* Until all is done. The error names the kernel that was launched last where it is known; a wait that takes longer
      * than a minute is one (HY_FAILED). */
     hy_status (*wait)(gpu *g, hy_error *err);

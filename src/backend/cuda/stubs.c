@@ -1,0 +1,138 @@
+/* What is not there yet. */
+#include "backend/cuda/cuda.h"
+
+#include "base/error.h"
+
+static void missing(ops_step *s, const char *what)
+{
+    if (s->error.status == HY_OK) error_set(&s->error, HY_UNSUPPORTED, "the cuda backend has no %s yet", what);
+    s->rows.count = s->logit_rows = 0;
+}
+
+/* linear */
+void cuda_embed(ops_step *s)
+{
+    missing(s, "embed");
+}
+void cuda_head(ops_step *s)
+{
+    missing(s, "head");
+}
+void cuda_feed_dense(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "feed_dense");
+}
+void cuda_norm(ops_step *s, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain, int32_t count,
+               uint16_t *out, float *out_float)
+{
+    (void)x, (void)gain, (void)hidden, (void)eps, (void)plain, (void)count, (void)out, (void)out_float;
+    missing(s, "norm");
+}
+void cuda_project(ops_step *s, const kernel_weight *w, const uint16_t *in, int32_t count, const int32_t *rows,
+                  bool sliced, cuda_project_kind kind, float *out, int64_t stride)
+{
+    (void)w, (void)in, (void)count, (void)rows, (void)sliced, (void)kind, (void)out, (void)stride;
+    missing(s, "projection");
+}
+void cuda_swiglu(ops_step *s, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
+                 bool plain, uint16_t *z)
+{
+    (void)gate, (void)up, (void)n, (void)count, (void)alpha, (void)limit, (void)plain, (void)z;
+    missing(s, "swiglu");
+}
+
+/* attend */
+void cuda_attend_in(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "attend_in");
+}
+void cuda_index_select(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "index_select");
+}
+void cuda_index_score(ops_step *s, int layer, int32_t first, int32_t count)
+{
+    (void)layer, (void)first, (void)count;
+    missing(s, "index_score");
+}
+void cuda_index_top(ops_step *s, int32_t part, int32_t first, int32_t count)
+{
+    (void)part, (void)first, (void)count;
+    missing(s, "index_top");
+}
+void cuda_index_merge(ops_step *s, int32_t parts)
+{
+    (void)parts, missing(s, "index_merge");
+}
+void cuda_attend(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "attend");
+}
+void cuda_attend_out(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "attend_out");
+}
+hy_status cuda_attend_open(ops_step *s, hy_error *err)
+{
+    return (void)s, (void)err, HY_OK;
+}
+
+/* feed */
+void cuda_route(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "route");
+}
+void cuda_experts(ops_step *s, int layer)
+{
+    (void)layer, missing(s, "experts");
+}
+hy_status cuda_feed_open(ops_step *s, hy_error *err)
+{
+    return (void)s, (void)err, HY_OK;
+}
+
+/* draft */
+void cuda_draft_tap(ops_step *s, int tap)
+{
+    (void)tap, missing(s, "draft_tap");
+}
+void cuda_draft_context(ops_step *s)
+{
+    missing(s, "draft_context");
+}
+void cuda_draft(ops_step *s, const ops_draft *sequences, int32_t count)
+{
+    (void)sequences, (void)count;
+    missing(s, "draft");
+}
+hy_status cuda_draft_open(ops_step *s, hy_error *err)
+{
+    return (void)s, (void)err, HY_OK;
+}
+void cuda_draft_close(ops_step *s)
+{
+    (void)s;
+}
+void cuda_draft_read(ops_step *s, ops_tensor which, int32_t first, int32_t rows, float *out)
+{
+    (void)which, (void)first, (void)rows, (void)out;
+    missing(s, "drafter");
+}
+
+/* sample_rows */
+hy_status cuda_sampling_open(ops_step *s, hy_error *err)
+{
+    return (void)s, (void)err, HY_OK;
+}
+void cuda_sampling_close(ops_step *s)
+{
+    (void)s;
+}
+bool cuda_sample_on_gpu(const ops_step *s, const ops_sample *row)
+{
+    return (void)s, (void)row, false;
+}
+void cuda_sample_rows(ops_step *s, const ops_sample *const *rows, int32_t count, int32_t *ids)
+{
+    (void)s, (void)rows, (void)count, (void)ids;
+}
