@@ -173,6 +173,8 @@ char *dynamic_pages; /* MOST_SHARED and a guard page */
 char *dynamic_start;
 size_t dynamic_bytes;
 machine *here;
+cuda_emulated_order order_now;
+uint64_t launch_serial;
 sigjmp_buf escape;
 char failure[512];
 bool failed;
@@ -290,8 +292,8 @@ uint64_t mixed(uint64_t x)
 /* `order` becomes a permutation of 0 .. n-1. */
 void make_order(int *order, int n, uint64_t seed)
 {
-    for (int i = 0; i < n; i++) order[i] = cuda_emulated.order == CUDA_EMULATED_REVERSE ? n - 1 - i : i;
-    if (cuda_emulated.order != CUDA_EMULATED_RANDOM) return;
+    for (int i = 0; i < n; i++) order[i] = order_now == CUDA_EMULATED_REVERSE ? n - 1 - i : i;
+    if (order_now != CUDA_EMULATED_RANDOM) return;
     for (int i = n - 1; i > 0; i--) {
         int j = (int)(mixed(seed += 0x9E3779B97F4A7C15) % (uint64_t)(i + 1)), t = order[i];
         order[i] = order[j], order[j] = t;
@@ -618,6 +620,10 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     memcpy(copied, args, bytes);
     running_args = copied;
     here = m;
+    order_now = cuda_emulated.order;
+    launch_serial++;
+    if (order_now == CUDA_EMULATED_MIXED)
+        order_now = (cuda_emulated_order)(mixed(cuda_emulated.seed ^ launch_serial * 0x9E3779B97F4A7C15) % 3);
 #if SANITIZED
     scheduler_stack_bytes = 0;
 #endif
@@ -648,7 +654,7 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     }
     touching t(m);
     if (!sigsetjmp(escape, 1)) {
-        bool back = cuda_emulated.order == CUDA_EMULATED_REVERSE;
+        bool back = order_now == CUDA_EMULATED_REVERSE;
         int64_t count = (int64_t)grid[0] * grid[1] * grid[2];
         for (int64_t i = 0; i < count && !failed; i++) {
             int64_t b = back ? count - 1 - i : i;
@@ -682,7 +688,7 @@ hy_status gpu_wait(gpu *g, hy_error *err)
 }
 
 const gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_read,
-                         gpu_copy,  gpu_fill,  gpu_find,  gpu_launch, gpu_wait};
+                         gpu_copy,  gpu_fill,  gpu_find,  gpu_launch, nullptr,   nullptr, gpu_wait};
 
 } // namespace
 

@@ -28,6 +28,7 @@ typedef enum cuda_emulated_order {
     CUDA_EMULATED_FORWARD,
     CUDA_EMULATED_REVERSE, /* blocks, warps and lanes from the last to the first */
     CUDA_EMULATED_RANDOM,  /* of warps and lanes, drawn for each block */
+    CUDA_EMULATED_MIXED,   /* one of the three, drawn for each launch */
 } cuda_emulated_order;
 
 /* Read at every launch. */
