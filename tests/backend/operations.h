@@ -821,7 +821,10 @@ static void refusals(void **state)
     m.ops.layer[1].expert_down[3].cols = 60;
     options = (ops_options){0};
     assert_int_equal(TESTED.open(&m.ops, &options, &backend, &err), HY_UNSUPPORTED);
-    assert_string_equal(err.where, "layer 1, expert 3, down");
+    char said[sizeof err.where + sizeof err.message + 2];
+    snprintf(said, sizeof said, "%s: %s", err.where, err.message);
+    assert_non_null(strstr(said, "layer 1"));
+    assert_non_null(strstr(said, "expert 3"));
     m.ops.layer[1].expert_down[3].cols = 64;
     assert_null(backend);
 
