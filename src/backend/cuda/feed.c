@@ -1,0 +1,213 @@
+/*
+ * Feed-forward: router and experts. The dense kind is linear.c's, as are all projections here but the experts' own.
+ *
+ *     s = sigmoid(W h);  S = the experts_per_token largest s + bias;  w_e = s_e / sum over S
+ *     x' = x + (routed_scaling * sum w_e expert_e(h) in ascending e + shared(h))
+ *
+ * The experts' kernels (kernels/experts.cu) are launched for as many experts as the rows can reach at most; which ones
+ * have rows is found on the device. What they keep between them is bounded by working on PIECE rows of a step at a
+ * time, which changes no bit of a row.
+ */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/experts.h"
+#include "backend/cuda/kernels/route.h"
+#include "number/nvfp4.h"
+
+enum { PIECE = 2048 };
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* All in step->experts_scratch, in device memory. P = rows of a piece. */
+typedef struct feed_memory {
+    int32_t *count;   /* [experts] */
+    int32_t *members; /* [experts, P] */
+    uint16_t *in;     /* [P, hidden] bf16 */
+    float *factor;    /* [P] */
+    uint16_t *z;      /* [P * experts_per_token, expert_width] bf16 */
+    float *y;         /* [P * experts_per_token, hidden] */
+    size_t bytes;
+} feed_memory;
+
+static int32_t piece_rows(const ops_step *step)
+{
+    return step->limits.rows < PIECE ? step->limits.rows : PIECE;
+}
+
+static void *place(feed_memory *memory, uint8_t *base, size_t count, size_t size)
+{
+    void *at = base ? base + memory->bytes : NULL;
+    memory->bytes += (count * size + 255) / 256 * 256;
+    return at;
+}
+
+/* With base NULL only the bytes count. */
+static feed_memory divide(const ops_step *step, void *base)
+{
+    const ops_model *m = step->backend->model;
+    size_t piece = (size_t)piece_rows(step), members = piece * (size_t)m->experts_per_token;
+    feed_memory f = {.bytes = 0};
+    f.count = place(&f, base, (size_t)m->experts, sizeof *f.count);
+    f.members = place(&f, base, (size_t)m->experts * piece, sizeof *f.members);
+    f.in = place(&f, base, piece * (size_t)m->hidden, sizeof *f.in);
+    f.factor = place(&f, base, piece, sizeof *f.factor);
+    f.z = place(&f, base, members * (size_t)m->expert_width, sizeof *f.z);
+    f.y = place(&f, base, members * (size_t)m->hidden, sizeof *f.y);
+    return f;
+}
+
+hy_status cuda_feed_open(ops_step *step, hy_error *err)
+{
+    return cuda_step_alloc(step, divide(step, NULL).bytes, 1, "the experts' members and outputs",
+                           &step->experts_scratch, err);
+}
+
+/* ---- Router ------------------------------------------------------------------------------------------------------ */
+
+void cuda_route(ops_step *step, int layer)
+{
+    const ops_model *m = step->backend->model;
+    const cuda_layer *l = &step->backend->layer[layer];
+    int32_t count = step->rows.count;
+    cuda_norm(step, step->x, &l->post_norm, m->hidden, m->norm_eps, false, count, step->normed, step->h);
+    cuda_project(step, &l->router, step->normed, count, NULL, false, CUDA_STORE, step->router, m->experts);
+    const int32_t *replay = step->device_rows.replay_routes;
+    route_choose_args args = {
+        .count = count,
+        .experts = m->experts,
+        .per_token = m->experts_per_token,
+        .scores = step->router,
+        .bias = l->router_bias.data,
+        .flags = step->device_rows.flags,
+        .replay_flag = ROW_REPLAY_ROUTES,
+        .replay = replay ? replay + (int64_t)layer * count * m->experts_per_token : NULL,
+        .routes = step->routes,
+        .weights = step->route_weights,
+    };
+    cuda_launch(step, "route_choose", (count + 3) / 4, 1, 1, 4 * CUDA_WARP, 0, &args, sizeof args);
+}
+
+/* ---- Experts ----------------------------------------------------------------------------------------------------- */
+
+/* How a piece is launched. */
+typedef struct piece {
+    int32_t first, count; /* rows */
+    int32_t experts;      /* most that have rows */
+    bool quantised;
+    bool tensor; /* experts.cu takes the weights; else experts_plain.cu */
+    int tiles;   /* eights of rows that a warp takes at once: 1, 2, 4, 8 */
+    int turns;   /* blocks that share an expert's row tiles */
+    int warps;   /* of a block */
+} piece;
+
+static bool takes(const cuda_layer *l)
+{
+    return l->gate.format == KERNEL_NVFP4 && l->up.format == KERNEL_NVFP4 && l->down.format == KERNEL_NVFP4 &&
+           l->gate.cols % 32 == 0 && l->down.cols % 32 == 0;
+}
+
+static piece piece_at(const ops_step *step, const cuda_layer *l, int32_t first)
+{
+    const ops_model *m = step->backend->model;
+    int32_t left = step->rows.count - first, most = piece_rows(step);
+    piece p = {.first = first, .count = left < most ? left : most, .tensor = takes(l)};
+    int64_t members = (int64_t)p.count * m->experts_per_token, expected = members / m->experts;
+    p.experts = members < m->experts ? (int32_t)members : m->experts;
+    p.quantised = step->backend->options.activation == MOE_ACTIVATION_NVFP4;
+    p.tiles = p.count <= 8 || expected <= 3 ? 1 : expected <= 10 ? 2 : expected <= 24 ? 4 : 8;
+    int32_t tiles = (p.count + 8 * p.tiles - 1) / (8 * p.tiles);
+    p.turns = tiles < 4 ? tiles : 4;
+    p.warps = p.tiles == 1 ? 2 : 4;
+    return p;
+}
+
+static experts_weight of_experts(const cuda_layer *l, const kernel_weight *w, int i)
+{
+    return (experts_weight){*w, l->expert_bytes[i], l->expert_scale_bytes[i], l->factors[i]};
+}
+
+static const char *const glu_name[] = {"experts_glu_1", "experts_glu_2", "experts_glu_4", "experts_glu_8"};
+static const char *const down_name[] = {"experts_down_1", "experts_down_2", "experts_down_4", "experts_down_8"};
+
+static int tiles_index(int tiles)
+{
+    return tiles == 1 ? 0 : tiles == 2 ? 1 : tiles == 4 ? 2 : 3;
+}
+
+/* A kernel of experts.cu; `outputs` of a warp. */
+static void launch_tensor(ops_step *step, const piece *p, const char *name, int32_t width, int outputs,
+                          const void *args, size_t bytes)
+{
+    int block = p->warps * outputs;
+    cuda_launch(step, name, (width + block - 1) / block, p->experts, p->turns, p->warps * CUDA_WARP,
+                (size_t)p->warps * EXPERTS_STAGES * EXPERTS_STAGE_BYTES, args, bytes);
+}
+
+static void run_piece(ops_step *step, const cuda_layer *l, const piece *p, const float *shared)
+{
+    const ops_model *m = step->backend->model;
+    feed_memory f = divide(step, step->experts_scratch);
+    int64_t first = p->first, places = first * m->experts_per_token;
+    int32_t members = p->count * m->experts_per_token;
+    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.count, f.members};
+
+    experts_plan_args plan = {lists, p->count, step->device_rows.sequence + first, step->routes + places};
+    cuda_launch(step, "experts_plan", m->experts, 1, 1, p->count > 128 ? 1024 : 128, 0, &plan, sizeof plan);
+    experts_in_args in = {m->hidden, p->quantised, p->tensor, step->h + first * m->hidden, f.in, f.factor};
+    cuda_launch(step, "experts_in", p->count, 1, 1, 256, 0, &in, sizeof in);
+
+    experts_glu_args glu = {.lists = lists,
+                            .gate = of_experts(l, &l->gate, 0),
+                            .up = of_experts(l, &l->up, 1),
+                            .in = f.in,
+                            .row_factor = p->quantised ? f.factor : NULL,
+                            .alpha = m->swiglu_alpha,
+                            .limit = m->swiglu_limit,
+                            .z = f.z};
+    experts_down_args down = {lists, of_experts(l, &l->down, 2), f.z, p->quantised ? NVFP4_FC2_FACTOR : 1, f.y};
+    if (p->tensor) {
+        launch_tensor(step, p, glu_name[tiles_index(p->tiles)], m->expert_width, EXPERTS_TILE, &glu, sizeof glu);
+        launch_tensor(step, p, down_name[tiles_index(p->tiles)], m->hidden, 2 * EXPERTS_TILE, &down, sizeof down);
+    } else {
+        cuda_launch(step, "experts_glu_plain", (m->expert_width + 3) / 4, p->experts, 1, 128, 0, &glu, sizeof glu);
+        experts_requantise_args again = {(int64_t)members * (m->expert_width / 16), f.z};
+        if (p->quantised)
+            cuda_launch(step, "experts_requantise", (int)((again.groups + 127) / 128), 1, 1, 128, 0, &again,
+                        sizeof again);
+        cuda_launch(step, "experts_down_plain", (m->hidden + 3) / 4, p->experts, 1, 128, 0, &down, sizeof down);
+    }
+
+    experts_combine_args combine = {.hidden = m->hidden,
+                                    .per_token = m->experts_per_token,
+                                    .scaling = m->routed_scaling,
+                                    .sequence = step->device_rows.sequence + first,
+                                    .routes = step->routes + places,
+                                    .weights = step->route_weights + places,
+                                    .y = f.y,
+                                    .shared = shared ? shared + first * m->hidden : NULL,
+                                    .x = step->x + first * m->hidden};
+    cuda_launch(step, "experts_combine", (m->hidden + 255) / 256, p->count, 1, 256, 0, &combine, sizeof combine);
+}
+
+/* The shared expert's output of all rows in step->y [T, hidden]; NULL: there is none. */
+static const float *run_shared(ops_step *step, const cuda_layer *l)
+{
+    const ops_model *m = step->backend->model;
+    if (!l->shared_gate.data) return NULL;
+    int32_t count = step->rows.count, width = m->shared_width;
+    float *up = step->y + (int64_t)step->limits.rows * width;
+    cuda_project(step, &l->shared_gate, step->normed, count, NULL, false, CUDA_STORE, step->y, width);
+    cuda_project(step, &l->shared_up, step->normed, count, NULL, false, CUDA_STORE, up, width);
+    cuda_swiglu(step, step->y, up, width, count, m->swiglu_alpha, m->swiglu_limit, false, step->z);
+    cuda_project(step, &l->shared_down, step->z, count, NULL, true, CUDA_STORE, step->y, m->hidden);
+    return step->y;
+}
+
+void cuda_experts(ops_step *step, int layer)
+{
+    const cuda_layer *l = &step->backend->layer[layer];
+    const float *shared = run_shared(step, l);
+    for (int32_t first = 0; first < step->rows.count; first += piece_rows(step)) {
+        piece p = piece_at(step, l, first);
+        run_piece(step, l, &p, shared);
+    }
+}

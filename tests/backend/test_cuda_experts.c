@@ -1,0 +1,388 @@
+/*
+ * Router and experts of the cuda backend on the emulated GPU, against the reference: formats, activations, widths that fill
+ * no chunk, numbers of rows around every tile, experts with all rows and with none, steps of more rows than a piece. And a
+ * row's bits: the same alone, among others, and in every order of threads.
+ */
+#include "backend/random_model.h"
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/route.h"
+#include "backend/cuda_emulated.h"
+
+#define BOUND 1e-2f
+/* Root mean square, quantised activations: z that falls on the other side of a code's edge. test_operations has the same. */
+#define BOUND_W4A4 8e-2f
+#define BOUND_CODES 1e-3f
+
+static const cuda_emulated_order orders[] = {CUDA_EMULATED_FORWARD, CUDA_EMULATED_REVERSE, CUDA_EMULATED_RANDOM};
+enum { ORDERS = sizeof orders / sizeof *orders };
+
+static const model_kind kinds[] = {
+    /* experts.cu: whole chunks and pieces of one, tiles of 16 that fill no block. */
+    {.hidden = 256, .expert_width = 128, .shared_width = 96, .experts = 16, .per_token = 4, .expert = WEIGHT_NVFP4},
+    {.hidden = 544, .expert_width = 96, .shared_width = 32, .experts = 5, .per_token = 2, .expert = WEIGHT_NVFP4, .divides = true},
+    {.hidden = 1280, .expert_width = 288, .shared_width = 32, .experts = 3, .per_token = 3, .expert = WEIGHT_NVFP4},
+    /* experts_plain.cu. */
+    {.hidden = 80, .expert_width = 48, .shared_width = 48, .experts = 6, .per_token = 3, .expert = WEIGHT_NVFP4},
+    {.hidden = 96, .expert_width = 48, .shared_width = 80, .experts = 40, .per_token = 3, .expert = WEIGHT_BF16},
+    {.hidden = 96, .expert_width = 64, .shared_width = 32, .experts = 8, .per_token = 1, .expert = WEIGHT_MXFP8},
+    {.hidden = 64, .expert_width = 32, .shared_width = 32, .experts = 4, .per_token = 2, .expert = WEIGHT_F32},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds, LAYER = 1 };
+
+static void make_model(random_model *m, int k)
+{
+    model_kind kind = kinds[k];
+    kind.layers = 2, kind.heads = 2, kind.kv_heads = 1, kind.head_dim = kind.index_dim = 64, kind.index_top = 1;
+    kind.rotary_dim = 32, kind.dense_width = 32, kind.vocab = 32, kind.linear = WEIGHT_BF16;
+    random_state = 17 + (uint64_t)k;
+    random_model_make(m, &kind);
+}
+
+typedef struct pair {
+    random_model model;
+    bench reference, cuda;
+} pair;
+
+static void pair_open(pair *p, int k, moe_activation activation)
+{
+    make_model(&p->model, k);
+    ops_options options = {.activation = activation};
+    bench_open(&p->reference, &ops_reference, &p->model, CACHE_BF16, CACHE_BF16, options, 2);
+    bench_open(&p->cuda, &ops_cuda, &p->model, CACHE_BF16, CACHE_BF16, options, 1);
+}
+
+static void pair_close(pair *p)
+{
+    bench_close(&p->reference);
+    bench_close(&p->cuda);
+    random_model_free(&p->model);
+}
+
+/* What goes into experts. */
+typedef struct inputs {
+    int rows;
+    step_rows step;
+    float *x, *h, *weights;
+    int32_t *routes;
+} inputs;
+
+/* kind 0: routes as they fall; 1: all rows to the first experts; 2: to the last. Every seventh row is padding. */
+static void inputs_make(inputs *in, const ops_model *m, int rows, int kind)
+{
+    size_t n = (size_t)rows, per_token = (size_t)m->experts_per_token;
+    *in = (inputs){.rows = rows};
+    rows_open(&in->step);
+    for (int t = 0; t < rows; t++) {
+        bool padding = t % 7 == 3;
+        rows_add(&in->step, padding ? -1 : t % MAX_SEQUENCES, padding ? 0 : t / MAX_SEQUENCES, 1, m->vocab);
+    }
+    /* Rows of a sequence must follow each other. */
+    int at = 0;
+    int32_t sequence[MAX_ROWS], position[MAX_ROWS];
+    for (int s = -1; s < MAX_SEQUENCES; s++) {
+        int p = 0;
+        for (int t = 0; t < rows; t++)
+            if (in->step.sequence[t] == s) sequence[at] = s, position[at++] = s < 0 ? 0 : p++;
+    }
+    rows_open(&in->step);
+    for (int t = 0; t < rows; t++) rows_add(&in->step, sequence[t], position[t], 1, m->vocab);
+    in->x = random_floats(n * (size_t)m->hidden, 0.01f, false);
+    in->h = random_floats(n * (size_t)m->hidden, 1, true);
+    in->routes = malloc(n * per_token * sizeof *in->routes);
+    in->weights = malloc(n * per_token * sizeof *in->weights);
+    for (int t = 0; t < rows; t++) {
+        int left = m->experts_per_token;
+        float sum = 0, *weights = in->weights + (size_t)t * per_token;
+        for (int e = 0; e < m->experts && left; e++)
+            if (kind == 0 ? random_below(m->experts - e) < left : kind == 1 || m->experts - e <= left)
+                in->routes[(t + 1) * m->experts_per_token - left--] = e;
+        for (size_t i = 0; i < per_token; i++) sum += weights[i] = 0.1f + (float)random_below(100) / 100;
+        for (size_t i = 0; i < per_token; i++) weights[i] /= sum;
+    }
+}
+
+static void inputs_free(inputs *in)
+{
+    free(in->x), free(in->h), free(in->routes), free(in->weights);
+}
+
+/* x after `experts` of rows [first, first + count) as a step of their own. */
+static float *run(const bench *b, const inputs *in, int first, int count)
+{
+    const ops_model *m = b->model;
+    int hidden = m->hidden, per_token = m->experts_per_token;
+    step_rows rows;
+    hy_error err = {0};
+    rows_open(&rows);
+    for (int t = first; t < first + count; t++) rows_add(&rows, in->step.sequence[t], in->step.position[t], 1, m->vocab);
+    b->ops->begin(b->step, b->cache, &rows.ops);
+    b->ops->tensor_write(b->step, OPS_X, 0, count, in->x + (size_t)first * (size_t)hidden);
+    b->ops->tensor_write(b->step, OPS_H, 0, count, in->h + (size_t)first * (size_t)hidden);
+    b->ops->tensor_write(b->step, OPS_ROUTES, 0, count, in->routes + first * per_token);
+    b->ops->tensor_write(b->step, OPS_ROUTE_WEIGHTS, 0, count, in->weights + first * per_token);
+    b->ops->experts(b->step, LAYER);
+    check(b->ops->finish(b->step, &err), &err);
+    return bench_read(b, OPS_X, count, (size_t)hidden);
+}
+
+static float rms_error(const float *a, const float *b, size_t n)
+{
+    double squares = 0, difference = 0;
+    for (size_t i = 0; i < n; i++) {
+        squares += (double)a[i] * a[i];
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    }
+    return (float)sqrt(difference / squares);
+}
+
+static void against_reference(void **state)
+{
+    (void)state;
+    static const int counts[] = {1, 2, 7, 9, 17, 64, 129};
+    for (int k = 0; k < KINDS; k++)
+        for (int activation = 0; activation < 2; activation++) {
+            pair p;
+            float worst = 0;
+            pair_open(&p, k, activation ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE);
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                inputs in;
+                if (kinds[k].hidden > 1000 && counts[c] > 17) continue; /* the emulation takes its time */
+                cuda_emulated.order = orders[c % ORDERS];
+                inputs_make(&in, &p.model.ops, counts[c], (int)c % 3);
+                size_t hidden = (size_t)p.model.ops.hidden;
+                float *a = run(&p.reference, &in, 0, in.rows), *b = run(&p.cuda, &in, 0, in.rows);
+                float error = activation ? rms_error(a, b, (size_t)in.rows * hidden) : row_error(a, b, in.rows, hidden);
+                worst = fmaxf(worst, error);
+                if (!(error <= (activation ? BOUND_W4A4 : BOUND)))
+                    fail_msg("kind %d, activation %d, %d rows: %g", k, activation, in.rows, (double)error);
+                free(a), free(b);
+                inputs_free(&in);
+            }
+            print_message("kind %d, %s activations: %.2g\n", k, activation ? "nvfp4" : "bf16", (double)worst);
+            pair_close(&p);
+        }
+}
+
+/* Every gate and up value far beyond the limit: z has three values, none near the edge of a code, so the codes are equal. */
+static void equal_codes(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        pair p;
+        make_model(&p.model, k);
+        ops_layer *l = &p.model.ops.layer[LAYER];
+        l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
+        for (int e = 0; e < p.model.ops.experts; e++) {
+            weight *up[] = {&l->expert_gate[e], &l->expert_up[e]};
+            for (int i = 0; i < 2; i++) up[i]->global *= up[i]->divides ? 1e-5f : 1e5f;
+        }
+        ops_options options = {.activation = MOE_ACTIVATION_NVFP4};
+        bench_open(&p.reference, &ops_reference, &p.model, CACHE_BF16, CACHE_BF16, options, 2);
+        bench_open(&p.cuda, &ops_cuda, &p.model, CACHE_BF16, CACHE_BF16, options, 1);
+        inputs in;
+        inputs_make(&in, &p.model.ops, 19, 0);
+        float *a = run(&p.reference, &in, 0, in.rows), *b = run(&p.cuda, &in, 0, in.rows);
+        float error = row_error(a, b, in.rows, (size_t)p.model.ops.hidden);
+        print_message("kind %d, equal codes: %.2g\n", k, (double)error);
+        assert_true(error <= BOUND_CODES);
+        free(a), free(b);
+        inputs_free(&in);
+        pair_close(&p);
+    }
+}
+
+static void bits_of_a_row(void **state)
+{
+    (void)state;
+    for (int k = 0; k < KINDS; k++)
+        for (int activation = 0; activation < 2; activation++) {
+            random_model m;
+            bench b;
+            inputs in;
+            make_model(&m, k);
+            bench_open(&b, &ops_cuda, &m, CACHE_BF16, CACHE_BF16,
+                       (ops_options){.activation = activation ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE}, 1);
+            size_t hidden = (size_t)m.ops.hidden;
+            inputs_make(&in, &m.ops, kinds[k].hidden > 1000 ? 20 : 100, k % 2);
+            cuda_emulated.order = CUDA_EMULATED_FORWARD;
+            float *all = run(&b, &in, 0, in.rows);
+            for (int first = 0, n = 1; first < in.rows; first += n, n = first % 3 ? 1 : 7 + first / 2) {
+                if (n > in.rows - first) n = in.rows - first;
+                cuda_emulated.order = orders[first % ORDERS];
+                float *part = run(&b, &in, first, n);
+                assert_memory_equal(part, all + (size_t)first * hidden, (size_t)n * hidden * sizeof *part);
+                free(part);
+            }
+            cuda_emulated.order = CUDA_EMULATED_RANDOM;
+            float *again = run(&b, &in, 0, in.rows);
+            assert_memory_equal(again, all, (size_t)in.rows * hidden * sizeof *again);
+            free(again), free(all);
+            inputs_free(&in);
+            bench_close(&b);
+            random_model_free(&m);
+        }
+}
+
+/* A NaN stays in its row. */
+static void not_a_number(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k += 3)
+        for (int activation = 0; activation < 2; activation++) {
+            pair p;
+            inputs in;
+            pair_open(&p, k, activation ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE);
+            size_t hidden = (size_t)p.model.ops.hidden;
+            inputs_make(&in, &p.model.ops, 12, 1);
+            float *clean = run(&p.cuda, &in, 0, in.rows);
+            int row = in.rows - 2;
+            in.h[(size_t)row * hidden + 5] = NAN;
+            float *a = run(&p.reference, &in, 0, in.rows), *b = run(&p.cuda, &in, 0, in.rows);
+            for (int t = 0; t < in.rows; t++)
+                for (size_t i = 0; i < hidden; i++) {
+                    size_t at = (size_t)t * hidden + i;
+                    if (t == row)
+                        assert_true(isnan(a[at]) && isnan(b[at]));
+                    else
+                        assert_true(memcmp(&b[at], &clean[at], sizeof *b) == 0);
+                }
+            free(a), free(b), free(clean);
+            inputs_free(&in);
+            pair_close(&p);
+        }
+}
+
+/* More rows than a piece. */
+static void pieces(void **state)
+{
+    (void)state;
+    enum { ROWS = 2048 + 37 };
+    model_kind kind = {.layers = 2, .hidden = 32, .heads = 1, .kv_heads = 1, .head_dim = 64, .index_dim = 64,
+                       .index_top = 1, .rotary_dim = 32, .experts = 3, .per_token = 1, .expert_width = 32,
+                       .shared_width = 32, .dense_width = 32, .vocab = 32, .linear = WEIGHT_BF16, .expert = WEIGHT_NVFP4};
+    random_model m;
+    random_state = 3;
+    random_model_make(&m, &kind);
+    ops_layer *l = &m.ops.layer[LAYER];
+    l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
+    bench b[2];
+    const hy_ops *ops[] = {&ops_reference, &ops_cuda};
+    float *x = random_floats((size_t)ROWS * 32, 0.01f, false), *h = random_floats((size_t)ROWS * 32, 1, true), *out[2];
+    static int32_t sequence[ROWS], position[ROWS], token[ROWS], routes[ROWS], table[TABLE];
+    static int64_t slot[ROWS];
+    static uint8_t flags[ROWS];
+    static float weights[ROWS];
+    for (int t = 0; t < ROWS; t++) position[t] = t, slot[t] = -1, routes[t] = random_below(3), weights[t] = 1;
+    for (int i = 0; i < TABLE; i++) table[i] = i;
+    ops_rows rows = {.count = ROWS, .sequence = sequence, .position = position, .token = token, .slot = slot, .flags = flags,
+                     .sequences = 1, .block_table = table, .block_table_stride = TABLE};
+    for (int i = 0; i < 2; i++) {
+        hy_error err = {0};
+        bench_open(&b[i], ops[i], &m, CACHE_BF16, CACHE_BF16, (ops_options){.activation = MOE_ACTIVATION_NVFP4}, 1);
+        b[i].ops->step_close(b[i].step);
+        ops_limits limits = {.rows = ROWS, .logit_rows = 1, .positions = TABLE * CACHE_BLOCK};
+        check(b[i].ops->step_open(b[i].backend, &limits, &b[i].step, &err), &err);
+        b[i].ops->begin(b[i].step, b[i].cache, &rows);
+        b[i].ops->tensor_write(b[i].step, OPS_X, 0, ROWS, x);
+        b[i].ops->tensor_write(b[i].step, OPS_H, 0, ROWS, h);
+        b[i].ops->tensor_write(b[i].step, OPS_ROUTES, 0, ROWS, routes);
+        b[i].ops->tensor_write(b[i].step, OPS_ROUTE_WEIGHTS, 0, ROWS, weights);
+        b[i].ops->experts(b[i].step, LAYER);
+        check(b[i].ops->finish(b[i].step, &err), &err);
+        out[i] = bench_read(&b[i], OPS_X, ROWS, 32);
+        bench_close(&b[i]);
+    }
+    assert_true(rms_error(out[0], out[1], (size_t)ROWS * 32) <= BOUND_W4A4);
+    free(out[0]), free(out[1]), free(x), free(h);
+    random_model_free(&m);
+}
+
+/* ---- Choice ------------------------------------------------------------------------------------------------------ */
+
+static void *device(gpu *g, size_t bytes, const void *from)
+{
+    void *at;
+    hy_error err = {0};
+    check(g->calls->alloc(g, bytes, "test memory", &at, &err), &err);
+    if (from) g->calls->write(g, at, from, bytes);
+    return at;
+}
+
+/* Logits with ties, infinities and NaN; the definition in its slowest form. */
+static void choice(void **state)
+{
+    (void)state;
+    enum { ROWS = 21, EXPERTS = 77, MOST = 6 };
+    static const float special[] = {0, -0.0f, 1, -1, INFINITY, -INFINITY, NAN, 50, -200};
+    for (int per_token = 1; per_token <= MOST; per_token++) {
+        float logits[ROWS][EXPERTS], bias[EXPERTS], weights[ROWS * MOST];
+        int32_t replay[ROWS * MOST], routes[ROWS * MOST];
+        uint8_t flags[ROWS];
+        for (int e = 0; e < EXPERTS; e++) bias[e] = e % 3 ? 0 : 0.125f * (float)random_below(3);
+        for (int t = 0; t < ROWS; t++) {
+            flags[t] = t % 5 == 4 ? ROW_REPLAY_ROUTES : ROW_LOGITS;
+            for (int e = 0; e < EXPERTS; e++)
+                logits[t][e] = t % 3 == 0 ? random_normal() : t % 3 == 1 ? special[random_below(9)] : (float)random_below(2);
+            for (int i = 0; i < per_token; i++) replay[t * per_token + i] = i * 12 + random_below(12);
+        }
+        gpu *g;
+        hy_error err = {0};
+        cuda_emulated.order = orders[per_token % ORDERS];
+        check(cuda_emulated_open(&g, &err), &err);
+        route_choose_args args = {ROWS,
+                                  EXPERTS,
+                                  per_token,
+                                  device(g, sizeof logits, logits),
+                                  device(g, sizeof bias, bias),
+                                  device(g, sizeof flags, flags),
+                                  ROW_REPLAY_ROUTES,
+                                  device(g, sizeof replay, replay),
+                                  device(g, sizeof routes, NULL),
+                                  device(g, sizeof weights, NULL)};
+        g->calls->launch(g, g->calls->kernel(g, "hy_route_choose"), (int[3]){(ROWS + 3) / 4, 1, 1}, 128, 0, &args, sizeof args);
+        check(g->calls->wait(g, &err), &err);
+        g->calls->read(g, args.routes, routes, sizeof routes);
+        g->calls->read(g, args.weights, weights, sizeof weights);
+        for (int t = 0; t < ROWS; t++) {
+            bool taken[EXPERTS] = {false};
+            float s[EXPERTS], sum = 0;
+            for (int e = 0; e < EXPERTS; e++) s[e] = 1 / (1 + expf(-logits[t][e]));
+            for (int n = 0; n < per_token; n++) {
+                int best = -1;
+                float best_score = 0;
+                for (int e = 0; e < EXPERTS; e++) {
+                    float score = s[e] + bias[e];
+                    if (isnan(score)) score = -INFINITY;
+                    if (!taken[e] && (best < 0 || score > best_score)) best = e, best_score = score;
+                }
+                if (flags[t] & ROW_REPLAY_ROUTES) best = replay[t * per_token + n];
+                taken[best] = true;
+            }
+            for (int e = 0, n = 0; e < EXPERTS; e++)
+                if (taken[e]) assert_int_equal(routes[t * per_token + n++], e), sum += s[e];
+            for (int i = 0; i < per_token; i++) {
+                float w = s[routes[t * per_token + i]] / sum, got = weights[t * per_token + i];
+                assert_true(isnan(w) ? isnan(got) : fabsf(w - got) <= 1e-6f);
+            }
+        }
+        void *all[] = {args.scores, (void *)(uintptr_t)args.bias, (void *)(uintptr_t)args.flags,
+                       (void *)(uintptr_t)args.replay, args.routes, args.weights};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) g->calls->free(g, all[i]);
+        g->calls->close(g);
+    }
+}
+
+int main(void)
+{
+    cuda_open_gpu = cuda_emulated_open;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choice),
+        cmocka_unit_test(against_reference),
+        cmocka_unit_test(equal_codes),
+        cmocka_unit_test(bits_of_a_row),
+        cmocka_unit_test(not_a_number),
+        cmocka_unit_test(pieces),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
