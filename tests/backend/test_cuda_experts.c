@@ -37,6 +37,7 @@ static void make_model(random_model *m, int k)
     kind.rotary_dim = 32, kind.dense_width = 32, kind.vocab = 32, kind.linear = WEIGHT_BF16;
     random_state = 17 + (uint64_t)k;
     random_model_make(m, &kind);
+    ops_layer *none = &m->ops.layer[LAYER]; none->shared_gate.format = none->shared_up.format = none->shared_down.format = WEIGHT_NONE;
 }
 
 typedef struct pair {

@@ -77,20 +77,6 @@ hy_status cuda_attend_open(ops_step *s, hy_error *err)
     return (void)s, (void)err, HY_OK;
 }
 
-/* feed */
-void cuda_route(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "route");
-}
-void cuda_experts(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "experts");
-}
-hy_status cuda_feed_open(ops_step *s, hy_error *err)
-{
-    return (void)s, (void)err, HY_OK;
-}
-
 /* draft */
 void cuda_draft_tap(ops_step *s, int tap)
 {
