@@ -1,26 +1,27 @@
 /*
- * Router and experts of the cuda backend on the emulated GPU, against the reference: formats, activations, widths that fill
- * no chunk, numbers of rows around every tile, experts with all rows and with none, steps of more rows than a piece. And a
- * row's bits: the same alone, among others, and in every order of threads.
+ * Router and experts of the cuda backend on the emulated GPU, against the reference: formats, activations, widths that
+ * fill no chunk, numbers of rows around every tile, experts with all rows and with none, steps of more rows than a
+ * piece. And a row's bits: the same alone, among others, and in every order of threads.
  */
-#include "backend/random_model.h"
+#include "backend/cuda_test.h"
 
-#include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/route.h"
-#include "backend/cuda_emulated.h"
 
 #define BOUND 1e-2f
 /* Root mean square, quantised activations: a z whose exponential differs may take the neighbour of its code. */
 #define BOUND_W4A4 1e-2f
 #define BOUND_CODES 1e-3f
 
-static const cuda_emulated_order orders[] = {CUDA_EMULATED_FORWARD, CUDA_EMULATED_REVERSE, CUDA_EMULATED_RANDOM};
-enum { ORDERS = sizeof orders / sizeof *orders };
-
 static const model_kind kinds[] = {
     /* experts.cu: whole chunks and pieces of one, tiles of 16 that fill no block. */
     {.hidden = 256, .expert_width = 128, .shared_width = 96, .experts = 16, .per_token = 4, .expert = WEIGHT_NVFP4},
-    {.hidden = 544, .expert_width = 96, .shared_width = 32, .experts = 5, .per_token = 2, .expert = WEIGHT_NVFP4, .divides = true},
+    {.hidden = 544,
+     .expert_width = 96,
+     .shared_width = 32,
+     .experts = 5,
+     .per_token = 2,
+     .expert = WEIGHT_NVFP4,
+     .divides = true},
     {.hidden = 1280, .expert_width = 288, .shared_width = 32, .experts = 3, .per_token = 3, .expert = WEIGHT_NVFP4},
     /* experts_plain.cu. */
     {.hidden = 80, .expert_width = 48, .shared_width = 48, .experts = 6, .per_token = 3, .expert = WEIGHT_NVFP4},
@@ -41,7 +42,8 @@ static void make_model(random_model *m, int k)
     l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
 }
 
-/* With quantised activations the cpu, which rounds z to bf16 too: without that one of a hundred codes is another one. */
+/* With quantised activations the cpu, which rounds z to bf16 too: without that one of a hundred codes is another one.
+ */
 typedef struct pair {
     random_model model;
     bench reference, cuda;
@@ -119,7 +121,8 @@ static float *run(const bench *b, const inputs *in, int first, int count)
     step_rows rows;
     hy_error err = {0};
     rows_open(&rows);
-    for (int t = first; t < first + count; t++) rows_add(&rows, in->step.sequence[t], in->step.position[t], 1, m->vocab);
+    for (int t = first; t < first + count; t++)
+        rows_add(&rows, in->step.sequence[t], in->step.position[t], 1, m->vocab);
     b->ops->begin(b->step, b->cache, &rows.ops);
     b->ops->tensor_write(b->step, OPS_X, 0, count, in->x + (size_t)first * (size_t)hidden);
     b->ops->tensor_write(b->step, OPS_H, 0, count, in->h + (size_t)first * (size_t)hidden);
@@ -152,7 +155,6 @@ static void against_reference(void **state)
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
                 inputs in;
                 if (kinds[k].hidden > 1000 && counts[c] > 17) continue; /* the emulation takes its time */
-                cuda_emulated.order = orders[c % ORDERS];
                 inputs_make(&in, &p.model.ops, counts[c], (int)c % 3);
                 size_t hidden = (size_t)p.model.ops.hidden;
                 float *a = run(&p.reference, &in, 0, in.rows), *b = run(&p.cuda, &in, 0, in.rows);
@@ -168,7 +170,8 @@ static void against_reference(void **state)
         }
 }
 
-/* Every gate and up value far beyond the limit: z has three values, none near the edge of a code, so the codes are equal. */
+/* Every gate and up value far beyond the limit: z has three values, none near the edge of a code, so the codes are
+ * equal. */
 static void equal_codes(void **state)
 {
     (void)state;
@@ -208,16 +211,13 @@ static void bits_of_a_row(void **state)
                        (ops_options){.activation = activation ? MOE_ACTIVATION_NVFP4 : MOE_ACTIVATION_NONE}, 1);
             size_t hidden = (size_t)m.ops.hidden;
             inputs_make(&in, &m.ops, kinds[k].hidden > 1000 ? 20 : 100, k % 2);
-            cuda_emulated.order = CUDA_EMULATED_FORWARD;
             float *all = run(&b, &in, 0, in.rows);
             for (int first = 0, n = 1; first < in.rows; first += n, n = first % 3 ? 1 : 7 + first / 2) {
                 if (n > in.rows - first) n = in.rows - first;
-                cuda_emulated.order = orders[first % ORDERS];
                 float *part = run(&b, &in, first, n);
                 assert_memory_equal(part, all + (size_t)first * hidden, (size_t)n * hidden * sizeof *part);
                 free(part);
             }
-            cuda_emulated.order = CUDA_EMULATED_RANDOM;
             float *again = run(&b, &in, 0, in.rows);
             assert_memory_equal(again, all, (size_t)in.rows * hidden * sizeof *again);
             free(again), free(all);
@@ -261,9 +261,22 @@ static void pieces(void **state)
 {
     (void)state;
     enum { ROWS = 2048 + 37 };
-    model_kind kind = {.layers = 2, .hidden = 32, .heads = 1, .kv_heads = 1, .head_dim = 64, .index_dim = 64,
-                       .index_top = 1, .rotary_dim = 32, .experts = 3, .per_token = 1, .expert_width = 32,
-                       .shared_width = 32, .dense_width = 32, .vocab = 32, .linear = WEIGHT_BF16, .expert = WEIGHT_NVFP4};
+    model_kind kind = {.layers = 2,
+                       .hidden = 32,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .head_dim = 64,
+                       .index_dim = 64,
+                       .index_top = 1,
+                       .rotary_dim = 32,
+                       .experts = 3,
+                       .per_token = 1,
+                       .expert_width = 32,
+                       .shared_width = 32,
+                       .dense_width = 32,
+                       .vocab = 32,
+                       .linear = WEIGHT_BF16,
+                       .expert = WEIGHT_NVFP4};
     random_model m;
     random_state = 3;
     random_model_make(&m, &kind);
@@ -278,8 +291,15 @@ static void pieces(void **state)
     static float weights[ROWS];
     for (int t = 0; t < ROWS; t++) position[t] = t, slot[t] = -1, routes[t] = random_below(3), weights[t] = 1;
     for (int i = 0; i < TABLE; i++) table[i] = i;
-    ops_rows rows = {.count = ROWS, .sequence = sequence, .position = position, .token = token, .slot = slot, .flags = flags,
-                     .sequences = 1, .block_table = table, .block_table_stride = TABLE};
+    ops_rows rows = {.count = ROWS,
+                     .sequence = sequence,
+                     .position = position,
+                     .token = token,
+                     .slot = slot,
+                     .flags = flags,
+                     .sequences = 1,
+                     .block_table = table,
+                     .block_table_stride = TABLE};
     for (int i = 0; i < 2; i++) {
         hy_error err = {0};
         bench_open(&b[i], ops[i], &m, CACHE_BF16, CACHE_BF16, (ops_options){.activation = MOE_ACTIVATION_NVFP4}, 1);
@@ -303,15 +323,6 @@ static void pieces(void **state)
 
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 
-static void *device(gpu *g, size_t bytes, const void *from)
-{
-    void *at;
-    hy_error err = {0};
-    check(g->calls->alloc(g, bytes, "test memory", &at, &err), &err);
-    if (from) g->calls->write(g, at, from, bytes);
-    return at;
-}
-
 /* Logits with ties, infinities and NaN; the definition in its slowest form. */
 static void choice(void **state)
 {
@@ -319,34 +330,32 @@ static void choice(void **state)
     enum { ROWS = 21, EXPERTS = 77, MOST = 6 };
     static const float special[] = {0, -0.0f, 1, -1, INFINITY, -INFINITY, NAN, 50, -200};
     for (int per_token = 1; per_token <= MOST; per_token++) {
-        float logits[ROWS][EXPERTS], bias[EXPERTS], weights[ROWS * MOST];
-        int32_t replay[ROWS * MOST], routes[ROWS * MOST];
+        float logits[ROWS][EXPERTS], bias[EXPERTS];
+        int32_t replay[ROWS * MOST];
         uint8_t flags[ROWS];
         for (int e = 0; e < EXPERTS; e++) bias[e] = e % 3 ? 0 : 0.125f * (float)random_below(3);
         for (int t = 0; t < ROWS; t++) {
             flags[t] = t % 5 == 4 ? ROW_REPLAY_ROUTES : ROW_LOGITS;
             for (int e = 0; e < EXPERTS; e++)
-                logits[t][e] = t % 3 == 0 ? random_normal() : t % 3 == 1 ? special[random_below(9)] : (float)random_below(2);
+                logits[t][e] = t % 3 == 0   ? random_normal()
+                               : t % 3 == 1 ? special[random_below(9)]
+                                            : (float)random_below(2);
             for (int i = 0; i < per_token; i++) replay[t * per_token + i] = i * 12 + random_below(12);
         }
-        gpu *g;
-        hy_error err = {0};
-        cuda_emulated.order = orders[per_token % ORDERS];
-        check(cuda_emulated_open(&g, &err), &err);
+        gpu *g = device_open();
         route_choose_args args = {ROWS,
                                   EXPERTS,
                                   per_token,
-                                  device(g, sizeof logits, logits),
-                                  device(g, sizeof bias, bias),
-                                  device(g, sizeof flags, flags),
+                                  device_put(g, logits, sizeof logits),
+                                  device_put(g, bias, sizeof bias),
+                                  device_put(g, flags, sizeof flags),
                                   ROW_REPLAY_ROUTES,
-                                  device(g, sizeof replay, replay),
-                                  device(g, sizeof routes, NULL),
-                                  device(g, sizeof weights, NULL)};
-        g->calls->launch(g, g->calls->kernel(g, "hy_route_choose"), (int[3]){(ROWS + 3) / 4, 1, 1}, 128, 0, &args, sizeof args);
-        check(g->calls->wait(g, &err), &err);
-        g->calls->read(g, args.routes, routes, sizeof routes);
-        g->calls->read(g, args.weights, weights, sizeof weights);
+                                  device_put(g, replay, sizeof replay),
+                                  device_take(g, sizeof replay),
+                                  device_take(g, sizeof replay)};
+        device_run(g, "route_choose", (ROWS + 3) / 4, 1, 1, 128, 0, &args, sizeof args);
+        int32_t *routes = device_get(g, args.routes, sizeof replay);
+        float *weights = device_get(g, args.weights, sizeof replay);
         for (int t = 0; t < ROWS; t++) {
             bool taken[EXPERTS] = {false};
             float s[EXPERTS], sum = 0;
@@ -369,23 +378,24 @@ static void choice(void **state)
                 assert_true(isnan(w) ? isnan(got) : fabsf(w - got) <= 1e-6f);
             }
         }
-        void *all[] = {args.scores, (void *)(uintptr_t)args.bias, (void *)(uintptr_t)args.flags,
-                       (void *)(uintptr_t)args.replay, args.routes, args.weights};
+        void *all[] = {args.scores,
+                       (void *)(uintptr_t)args.bias,
+                       (void *)(uintptr_t)args.flags,
+                       (void *)(uintptr_t)args.replay,
+                       args.routes,
+                       args.weights};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) g->calls->free(g, all[i]);
+        free(routes), free(weights);
         g->calls->close(g);
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    cuda_open_gpu = cuda_emulated_open;
+    if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choice),
-        cmocka_unit_test(against_reference),
-        cmocka_unit_test(equal_codes),
-        cmocka_unit_test(bits_of_a_row),
-        cmocka_unit_test(not_a_number),
-        cmocka_unit_test(pieces),
+        cmocka_unit_test(choice),        cmocka_unit_test(against_reference), cmocka_unit_test(equal_codes),
+        cmocka_unit_test(bits_of_a_row), cmocka_unit_test(not_a_number),      cmocka_unit_test(pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
