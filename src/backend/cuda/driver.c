@@ -1,9 +1,527 @@
+/*
+ * A GPU through the CUDA driver: its primary context, one stream for the steps, and a second one for what goes on
+ * beside them. The host's memory travels through pinned slots, so that `write` returns when it has copied and the GPU
+ * fetches meanwhile.
+ *
+ * Waiting is polling: first without a pause, since a decoded token takes a few milliseconds, then with short sleeps,
+ * and not for longer than a minute, so that a kernel that hangs is an error and no riddle.
+ */
 #include "backend/cuda/gpu.h"
 
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "backend/cuda/driver_api.h"
+#include "backend/cuda/fatbins.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/memory.h"
+
+enum {
+    SLOTS = 4,
+    SLOT_BYTES = 8 << 20,
+    KERNEL_BUCKETS = 512, /* more than there are kernels, a power of two */
+    PARAMETER_BYTES = 4096,
+};
+#define SPIN_SECONDS 0.02
+#define WAIT_SECONDS 60.0
+
+struct gpu_kernel {
+    const char *name;
+    cu_function function;
+    size_t shared;           /* dynamic shared memory that it has been allowed */
+    struct gpu_kernel *next; /* of all */
+};
+
+/* Pinned memory, busy until its event. */
+typedef struct slot {
+    uint8_t *data; /* [SLOT_BYTES] */
+    cu_event event;
+} slot;
+
+typedef struct driver_gpu {
+    gpu base;
+    const driver_api *api;
+    uint64_t number; /* of all that were opened: what a thread remembers as its current one */
+    cu_device device;
+    cu_context context;
+    gpu_info info;
+    cu_module *modules;
+    size_t module_count;
+
+    pthread_mutex_t lock; /* of the stream and all below but `beside` */
+    cu_stream stream;
+    cu_event done, moved; /* recorded by wait; behind the last write, copy or fill */
+    slot slot[SLOTS];
+    int next_slot;
+    gpu_kernel *bucket[KERNEL_BUCKETS], *kernels;
+    const char *last; /* kernel that was launched last */
+
+    pthread_mutex_t beside_lock;
+    cu_stream beside;
+    slot beside_slot;
+
+    pthread_mutex_t error_lock;
+    hy_error error; /* the first */
+} driver_gpu;
+
+static driver_gpu *self(gpu *g)
+{
+    return (driver_gpu *)(void *)g;
+}
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+static hy_status fail(driver_gpu *d, cu_result r, const char *what, hy_error *err)
+{
+    const char *name = NULL, *text = NULL;
+    if (d->api->error_name(r, &name) != CU_OK || !name) name = "an unknown error";
+    if (d->api->error_text(r, &text) != CU_OK || !text) text = "";
+    if (d->last)
+        return error_set(err, HY_FAILED, "%s on the GPU failed: %s (%s); the last kernel launched was %s", what, name,
+                         text, d->last);
+    return error_set(err, HY_FAILED, "%s on the GPU failed: %s (%s)", what, name, text);
+}
+
+/* Keeps the first error. */
+static void keep(driver_gpu *d, const hy_error *error)
+{
+    pthread_mutex_lock(&d->error_lock);
+    if (d->error.status == HY_OK) d->error = *error;
+    pthread_mutex_unlock(&d->error_lock);
+}
+
+static bool keep_failure(driver_gpu *d, cu_result r, const char *what)
+{
+    hy_error error = {0};
+    if (r == CU_OK) return true;
+    fail(d, r, what, &error);
+    keep(d, &error);
+    return false;
+}
+
+static bool failed(driver_gpu *d)
+{
+    pthread_mutex_lock(&d->error_lock);
+    bool failed = d->error.status != HY_OK;
+    pthread_mutex_unlock(&d->error_lock);
+    return failed;
+}
+
+/* The context is a thread's own: each sets it once. False: after an error nothing is done. */
+static bool enter(driver_gpu *d)
+{
+    static _Thread_local uint64_t current;
+    if (failed(d)) return false;
+    if (current == d->number) return true;
+    if (!keep_failure(d, d->api->context_set(d->context), "entering the context")) return false;
+    current = d->number;
+    return true;
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+static bool wait_for(driver_gpu *d, cu_event event)
+{
+    double begin = 0;
+    for (int turns = 0;; turns++) {
+        cu_result r = d->api->event_query(event);
+        if (r != CU_NOT_READY) return keep_failure(d, r, "a step");
+        if (turns % 16) continue;
+        double now = clock_seconds();
+        if (begin == 0) begin = now;
+        if (now - begin > WAIT_SECONDS) {
+            hy_error error = {0};
+            error_set(&error, HY_FAILED,
+                      "the GPU has not ended in a minute what it was asked for; the last kernel was %s",
+                      d->last ? d->last : "none");
+            keep(d, &error);
+            return false;
+        }
+        if (now - begin > SPIN_SECONDS) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+}
+
+static hy_status driver_wait(gpu *g, hy_error *err)
+{
+    driver_gpu *d = self(g);
+    pthread_mutex_lock(&d->lock);
+    if (enter(d) && keep_failure(d, d->api->event_record(d->done, d->stream), "an event")) wait_for(d, d->done);
+    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_lock(&d->error_lock);
+    hy_status status = d->error.status;
+    if (status != HY_OK && err) *err = d->error;
+    pthread_mutex_unlock(&d->error_lock);
+    return status;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static void moved(driver_gpu *d)
+{
+    keep_failure(d, d->api->event_record(d->moved, d->stream), "an event");
+}
+
+static hy_status driver_alloc(gpu *g, size_t bytes, const char *what, void **device, hy_error *err)
+{
+    driver_gpu *d = self(g);
+    cu_address address = 0;
+    if (!enter(d)) return driver_wait(g, err);
+    pthread_mutex_lock(&d->lock);
+    cu_result r = d->api->alloc(&address, bytes);
+    hy_status status = HY_OK;
+    if (r == CU_OUT_OF_MEMORY) {
+        size_t room = 0, all = 0;
+        char need[32], left[32];
+        d->api->memory_info(&room, &all);
+        status = error_set(err, HY_NO_FIT, "%s takes %s of the GPU's memory, which has %s free", what,
+                           memory_text(bytes, need), memory_text(room, left));
+    } else if (r != CU_OK) {
+        status = fail(d, r, "taking memory", err);
+    } else if ((r = d->api->fill(address, 0, bytes, d->stream)) != CU_OK) {
+        status = fail(d, r, "clearing memory", err);
+        d->api->free(address);
+    } else {
+        moved(d);
+        *device = (void *)(uintptr_t)address;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+static void driver_free(gpu *g, void *device)
+{
+    driver_gpu *d = self(g);
+    if (!device) return;
+    driver_wait(g, NULL);
+    d->api->context_set(d->context); /* also after an error, when the driver may still take it back */
+    d->api->free((cu_address)(uintptr_t)device);
+}
+
+/* The next slot, no longer in use. */
+static slot *take_slot(driver_gpu *d)
+{
+    slot *s = &d->slot[d->next_slot];
+    d->next_slot = (d->next_slot + 1) % SLOTS;
+    return wait_for(d, s->event) ? s : NULL;
+}
+
+static bool send(driver_gpu *d, slot *s, cu_stream stream, uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    memcpy(s->data, from, bytes);
+    return keep_failure(d, d->api->to_device((cu_address)(uintptr_t)to, s->data, bytes, stream), "a write") &&
+           keep_failure(d, d->api->event_record(s->event, stream), "an event");
+}
+
+static bool fetch(driver_gpu *d, slot *s, cu_stream stream, const uint8_t *from, uint8_t *to, size_t bytes)
+{
+    if (!keep_failure(d, d->api->to_host(s->data, (cu_address)(uintptr_t)from, bytes, stream), "a read") ||
+        !keep_failure(d, d->api->event_record(s->event, stream), "an event") || !wait_for(d, s->event))
+        return false;
+    memcpy(to, s->data, bytes);
+    return true;
+}
+
+static size_t piece(size_t left)
+{
+    return left < SLOT_BYTES ? left : SLOT_BYTES;
+}
+
+static void driver_write(gpu *g, void *device, const void *host, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    slot *s;
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = piece(bytes - at);
+        if (!(s = take_slot(d)) || !send(d, s, d->stream, (uint8_t *)device + at, (const uint8_t *)host + at, n)) break;
+    }
+    moved(d);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void driver_read(gpu *g, const void *device, void *host, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    slot *s;
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = piece(bytes - at);
+        if (!(s = take_slot(d)) || !fetch(d, s, d->stream, (const uint8_t *)device + at, (uint8_t *)host + at, n))
+            break;
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void driver_copy(gpu *g, void *to, const void *from, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d) || bytes == 0) return;
+    pthread_mutex_lock(&d->lock);
+    keep_failure(d, d->api->copy((cu_address)(uintptr_t)to, (cu_address)(uintptr_t)from, bytes, d->stream), "a copy");
+    moved(d);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void driver_fill(gpu *g, void *device, int byte, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d) || bytes == 0) return;
+    pthread_mutex_lock(&d->lock);
+    keep_failure(d, d->api->fill((cu_address)(uintptr_t)device, (unsigned char)byte, bytes, d->stream), "a fill");
+    moved(d);
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* ---- Beside what runs -------------------------------------------------------------------------------------------- */
+
+static void driver_read_beside(gpu *g, const void *device, void *host, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->beside_lock);
+    bool good = keep_failure(d, d->api->stream_wait_event(d->beside, d->moved, 0), "waiting");
+    for (size_t at = 0, n; at < bytes && good; at += n) {
+        n = piece(bytes - at);
+        good = fetch(d, &d->beside_slot, d->beside, (const uint8_t *)device + at, (uint8_t *)host + at, n);
+    }
+    pthread_mutex_unlock(&d->beside_lock);
+}
+
+static void driver_write_beside(gpu *g, void *device, const void *host, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->beside_lock);
+    bool good = keep_failure(d, d->api->stream_wait_event(d->beside, d->moved, 0), "waiting");
+    for (size_t at = 0, n; at < bytes && good; at += n) {
+        n = piece(bytes - at);
+        good = send(d, &d->beside_slot, d->beside, (uint8_t *)device + at, (const uint8_t *)host + at, n) &&
+               wait_for(d, d->beside_slot.event);
+    }
+    pthread_mutex_unlock(&d->beside_lock);
+}
+
+/* ---- Kernels ----------------------------------------------------------------------------------------------------- */
+
+static unsigned bucket_of(const char *name)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return hash % KERNEL_BUCKETS;
+}
+
+static gpu_kernel *find_kernel(driver_gpu *d, const char *name)
+{
+    unsigned bucket = bucket_of(name);
+    while (d->bucket[bucket] && strcmp(d->bucket[bucket]->name, name) != 0) bucket = (bucket + 1) % KERNEL_BUCKETS;
+    if (d->bucket[bucket]) return d->bucket[bucket];
+    cu_function function = NULL;
+    cu_result r = CU_NOT_FOUND;
+    for (size_t i = 0; i < d->module_count && r == CU_NOT_FOUND; i++)
+        r = d->api->module_function(&function, d->modules[i], name);
+    hy_error error = {0};
+    gpu_kernel *kernel = NULL;
+    char *copy = NULL;
+    if (r == CU_NOT_FOUND)
+        error_set(&error, HY_FAILED, "this program carries no kernel %s", name);
+    else if (r != CU_OK)
+        fail(d, r, "loading a kernel", &error);
+    else if (!(kernel = memory_zeroed(1, sizeof *kernel)) || !(copy = memory_string(name, strlen(name))))
+        error_memory(&error, "a kernel", sizeof *kernel);
+    if (error.status != HY_OK) {
+        memory_free(kernel);
+        keep(d, &error);
+        return NULL;
+    }
+    *kernel = (gpu_kernel){.name = copy, .function = function, .next = d->kernels};
+    return d->kernels = d->bucket[bucket] = kernel;
+}
+
+static const gpu_kernel *driver_kernel(gpu *g, const char *name)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return NULL;
+    pthread_mutex_lock(&d->lock);
+    gpu_kernel *kernel = find_kernel(d, name);
+    pthread_mutex_unlock(&d->lock);
+    return kernel;
+}
+
+/* What a kernel may have of shared memory beyond the usual 48 KiB it has to be allowed. */
+static bool allow_shared(driver_gpu *d, gpu_kernel *kernel, size_t shared)
+{
+    if (shared <= kernel->shared) return true;
+    cu_result r = d->api->function_set(kernel->function, CU_FUNCTION_DYNAMIC_SHARED, (int)shared);
+    if (keep_failure(d, r, "giving a kernel its shared memory")) kernel->shared = shared;
+    return r == CU_OK;
+}
+
+static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, size_t shared,
+                          const void *args, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    unsigned char copy[PARAMETER_BYTES];
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    d->last = kernel->name;
+    gpu_kernel *own = (gpu_kernel *)(uintptr_t)kernel; /* this file's, for others const */
+    if (bytes <= sizeof copy && allow_shared(d, own, shared)) {
+        memcpy(copy, args, bytes);
+        void *extra[] = {CU_LAUNCH_BUFFER, copy, CU_LAUNCH_BYTES, &bytes, CU_LAUNCH_END};
+        cu_result r = d->api->launch(kernel->function, (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
+                                     (unsigned)block, 1, 1, (unsigned)shared, d->stream, NULL, extra);
+        keep_failure(d, r, "a launch");
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
+
+static void driver_info(gpu *g, gpu_info *out)
+{
+    driver_gpu *d = self(g);
+    *out = d->info;
+    if (enter(d)) d->api->memory_info(&out->free, &out->memory);
+}
+
+static void close_slot(const driver_gpu *d, slot *s)
+{
+    if (s->data) d->api->free_host(s->data);
+    if (s->event) d->api->event_destroy(s->event);
+}
+
+static void driver_close(gpu *g)
+{
+    driver_gpu *d = self(g);
+    if (!d) return;
+    if (d->context) {
+        if (d->done) driver_wait(g, NULL);
+        d->api->context_set(d->context);
+        for (size_t i = 0; i < d->module_count; i++) d->api->module_unload(d->modules[i]);
+        for (int i = 0; i < SLOTS; i++) close_slot(d, &d->slot[i]);
+        close_slot(d, &d->beside_slot);
+        if (d->done) d->api->event_destroy(d->done);
+        if (d->moved) d->api->event_destroy(d->moved);
+        if (d->stream) d->api->stream_destroy(d->stream);
+        if (d->beside) d->api->stream_destroy(d->beside);
+        d->api->context_set(NULL);
+        d->api->context_release(d->device);
+    }
+    for (gpu_kernel *k = d->kernels, *next; k; k = next) {
+        next = k->next;
+        free((void *)(uintptr_t)k->name);
+        memory_free(k);
+    }
+    pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->beside_lock);
+    pthread_mutex_destroy(&d->error_lock);
+    free(d->modules);
+    memory_free(d);
+}
+
+static const gpu_calls calls = {
+    .close = driver_close,
+    .info = driver_info,
+    .alloc = driver_alloc,
+    .free = driver_free,
+    .write = driver_write,
+    .read = driver_read,
+    .copy = driver_copy,
+    .fill = driver_fill,
+    .kernel = driver_kernel,
+    .launch = driver_launch,
+    .read_beside = driver_read_beside,
+    .write_beside = driver_write_beside,
+    .wait = driver_wait,
+};
+
+static cu_result open_slot(const driver_gpu *d, slot *s)
+{
+    void *memory = NULL;
+    cu_result r = d->api->alloc_host(&memory, SLOT_BYTES);
+    s->data = memory;
+    return r == CU_OK ? d->api->event_create(&s->event, CU_EVENT_WITHOUT_TIME) : r;
+}
+
+static cu_result open_device(driver_gpu *d)
+{
+    const driver_api *api = d->api;
+    int shared = 0;
+    cu_result r = api->device_get(&d->device, 0);
+    if (r == CU_OK) r = api->device_name(d->info.name, (int)sizeof d->info.name, d->device);
+    if (r == CU_OK) r = api->device_attribute(&d->info.major, CU_DEVICE_MAJOR, d->device);
+    if (r == CU_OK) r = api->device_attribute(&d->info.minor, CU_DEVICE_MINOR, d->device);
+    if (r == CU_OK) r = api->device_attribute(&d->info.processors, CU_DEVICE_PROCESSORS, d->device);
+    if (r == CU_OK) r = api->device_attribute(&shared, CU_DEVICE_SHARED_OPTIN, d->device);
+    d->info.shared = (size_t)shared;
+    if (r == CU_OK) r = api->context_retain(&d->context, d->device);
+    if (r == CU_OK) r = api->context_set(d->context);
+    if (r == CU_OK) r = api->stream_create(&d->stream, CU_STREAM_NON_BLOCKING);
+    if (r == CU_OK) r = api->stream_create(&d->beside, CU_STREAM_NON_BLOCKING);
+    if (r == CU_OK) r = api->event_create(&d->done, CU_EVENT_WITHOUT_TIME);
+    if (r == CU_OK) r = api->event_create(&d->moved, CU_EVENT_WITHOUT_TIME);
+    for (int i = 0; i < SLOTS && r == CU_OK; i++) r = open_slot(d, &d->slot[i]);
+    return r == CU_OK ? open_slot(d, &d->beside_slot) : r;
+}
+
+static hy_status open_modules(driver_gpu *d, hy_error *err)
+{
+    size_t count = 0;
+    while (cuda_fatbins[count].name) count++;
+    d->modules = calloc(count, sizeof *d->modules);
+    if (!d->modules) return error_memory(err, "the kernels", count * sizeof *d->modules);
+    for (; d->module_count < count; d->module_count++) {
+        cu_result r = d->api->module_load(&d->modules[d->module_count], cuda_fatbins[d->module_count].begin);
+        if (r == CU_OK) continue;
+        if (r == CU_NO_BINARY_FOR_GPU || r == CU_UNSUPPORTED_PTX_VERSION)
+            return error_set(err, HY_UNSUPPORTED,
+                             "this program carries kernels for %s and the GPU %s is sm_%d%d: configure the build with "
+                             "-DHAYATE_CUDA_ARCHS=%d%d",
+                             cuda_fatbin_archs, d->info.name, d->info.major, d->info.minor, d->info.major,
+                             d->info.minor);
+        return fail(d, r, "loading the kernels", err);
+    }
+    return HY_OK;
+}
 
 hy_status gpu_driver_open(gpu **g, hy_error *err)
 {
-    (void)g;
-    return error_set(err, HY_UNSUPPORTED, "this program was built without CUDA kernels");
+    static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t opened;
+    const driver_api *api;
+    int devices = 0;
+    if (!cuda_fatbins[0].name)
+        return error_set(err, HY_UNSUPPORTED,
+                         "this program was built without CUDA kernels: nvcc was not found when it was configured");
+    hy_status status = driver_api_load(&api, err);
+    if (status != HY_OK) return status;
+    cu_result r = api->init(0);
+    if (r == CU_OK) r = api->device_count(&devices);
+    if (r == CU_NO_DEVICE || (r == CU_OK && devices == 0))
+        return error_set(err, HY_UNSUPPORTED, "the NVIDIA driver has no GPU (is CUDA_VISIBLE_DEVICES set?)");
+    driver_gpu *d = memory_zeroed(1, sizeof *d);
+    if (!d) return error_memory(err, "a GPU", sizeof *d);
+    d->base.calls = &calls;
+    d->api = api;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->beside_lock, NULL);
+    pthread_mutex_init(&d->error_lock, NULL);
+    pthread_mutex_lock(&count_lock);
+    d->number = ++opened;
+    pthread_mutex_unlock(&count_lock);
+    if (r == CU_OK) r = open_device(d);
+    if (r != CU_OK) status = fail(d, r, "opening the driver", err);
+    if (status == HY_OK) status = open_modules(d, err);
+    if (status != HY_OK) {
+        driver_close(&d->base);
+        return status;
+    }
+    *g = &d->base;
+    return HY_OK;
 }
