@@ -1,14 +1,11 @@
 /*
- * Steps of 1, 15, 17, 127 and 129 rows in memory of exactly that size, with experts that get no rows and experts that
- * get all of them. Rows give the same bits when the same prompt comes in two pieces; what reads or writes beyond an
- * array is found by valgrind (`make valgrind`) and the address sanitizer.
+ * Odd sizes on the cpu backend: odd_sizes.h. What reads or writes beyond an array is found by valgrind (`make
+ * valgrind`) and the address sanitizer.
  */
 #include "backend/random_model.h"
 
-#include "backend/cpu/cpu.h"
-
-static const int counts[] = {1, 15, 17, 127, 129};
-enum { COUNTS = sizeof counts / sizeof *counts };
+#define TESTED ops_cpu
+#include "backend/odd_sizes.h"
 
 /* Widths that fill neither groups of outputs nor units of inputs. */
 static const model_kind kinds[] = {
@@ -45,69 +42,6 @@ static const model_kind kinds[] = {
      .linear = WEIGHT_BF16,
      .expert = WEIGHT_BF16},
 };
-
-typedef struct variant {
-    moe_activation activation;
-    cache_format main, index;
-    bool biased; /* the first experts get all rows, the others none */
-} variant;
-
-static void expect_biased(const bench *b, int rows, int per_token)
-{
-    int32_t *routes = malloc((size_t)(rows * per_token) * sizeof *routes);
-    b->ops->tensor_read(b->step, OPS_ROUTES, 0, rows, routes);
-    for (int i = 0; i < rows * per_token; i++) assert_int_equal(routes[i], i % per_token);
-    free(routes);
-}
-
-/* Positions [0, count) of a sequence, the first `cut` in a step of their own: logits [count][vocab]. */
-static float *run(const random_model *m, const variant *v, int count, int cut)
-{
-    bench b;
-    hy_error err = {0};
-    size_t vocab = (size_t)m->ops.vocab;
-    float *logits = malloc((size_t)count * vocab * sizeof *logits);
-    bench_open(&b, &ops_cpu, m, v->main, v->index, (ops_options){.activation = v->activation}, 2);
-    bench_fill(&b, 0);
-    for (int first = 0, n = cut ? cut : count; n > 0; first += n, n = count - first) {
-        ops_limits limits = {.rows = n, .logit_rows = n, .positions = TABLE * CACHE_BLOCK};
-        step_rows rows;
-        rows_open(&rows);
-        rows_add(&rows, 0, first, n, m->ops.vocab);
-        b.ops->step_close(b.step);
-        check(b.ops->step_open(b.backend, &limits, &b.step, &err), &err);
-        bench_forward(&b, &rows, logits + (size_t)first * vocab);
-        if (v->biased) expect_biased(&b, n, m->ops.experts_per_token);
-    }
-    bench_close(&b);
-    return logits;
-}
-
-/* Router scores are between 0 and 1. */
-static void bias_experts(random_model *m)
-{
-    for (int i = 0; i < m->ops.layers; i++)
-        for (int e = 0; e < m->ops.experts && m->ops.layer[i].moe; e++) {
-            float bias = e < m->ops.experts_per_token ? 9.0f : -9.0f;
-            memcpy((uint8_t *)(uintptr_t)m->ops.layer[i].router_bias.data + 4 * e, &bias, sizeof bias);
-        }
-}
-
-static void odd_steps(const model_kind *kind, const variant *v)
-{
-    random_model m;
-    random_state = 11;
-    random_model_make(&m, kind);
-    if (v->biased) bias_experts(&m);
-    for (int c = 0; c < COUNTS; c++) {
-        size_t values = (size_t)counts[c] * (size_t)kind->vocab;
-        float *whole = run(&m, v, counts[c], 0), *pieces = run(&m, v, counts[c], counts[c] / 3);
-        for (size_t i = 0; i < values; i++) assert_true(isfinite(whole[i]));
-        assert_memory_equal(whole, pieces, values * sizeof *whole);
-        free(whole), free(pieces);
-    }
-    random_model_free(&m);
-}
 
 static void four_bit_experts(void **state)
 {
