@@ -21,7 +21,7 @@ static hy_status check(const ops_model *m, const ops_options *o, hy_error *err)
                          "the cuda backend keeps all experts in the GPU's memory: their weights cannot be streamed");
     if (o->query_e4m3)
         return error_set(err, HY_UNSUPPORTED, "the cuda backend does not round queries to e4m3: choose bf16 queries");
-    return HY_OK;
+    return cuda_attend_check(m, err);
 }
 
 static void cuda_close(ops_backend *b)

@@ -91,6 +91,7 @@ struct ops_step {
     float *index_q;         /* [T, index_heads, index_dim] bf16 values */
     float *index_k;         /* [T, index_dim] */
     float *scores;          /* [T, index_heads, max_blocks] */
+    int index_layer;        /* whose they are */
     int32_t *blocks;        /* [T, index_heads, index_top] */
     float *attention;       /* [T, heads, head_dim] bf16 values */
     uint16_t *attention_bf16;
@@ -193,6 +194,7 @@ void cuda_draft_context(ops_step *step);
 void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count);
 
 /* Memory beside the tensors above: allocated by step_open through these, freed with the step. */
+hy_status cuda_attend_check(const ops_model *model, hy_error *err); /* heads that there are kernels for */
 hy_status cuda_attend_open(ops_step *step, hy_error *err);
 hy_status cuda_feed_open(ops_step *step, hy_error *err);
 hy_status cuda_draft_open(ops_step *step, hy_error *err); /* only with a drafter and limits.drafts */

@@ -41,42 +41,6 @@ void cuda_swiglu(ops_step *s, const float *gate, const float *up, int64_t n, int
     missing(s, "swiglu");
 }
 
-/* attend */
-void cuda_attend_in(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "attend_in");
-}
-void cuda_index_select(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "index_select");
-}
-void cuda_index_score(ops_step *s, int layer, int32_t first, int32_t count)
-{
-    (void)layer, (void)first, (void)count;
-    missing(s, "index_score");
-}
-void cuda_index_top(ops_step *s, int32_t part, int32_t first, int32_t count)
-{
-    (void)part, (void)first, (void)count;
-    missing(s, "index_top");
-}
-void cuda_index_merge(ops_step *s, int32_t parts)
-{
-    (void)parts, missing(s, "index_merge");
-}
-void cuda_attend(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "attend");
-}
-void cuda_attend_out(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "attend_out");
-}
-hy_status cuda_attend_open(ops_step *s, hy_error *err)
-{
-    return (void)s, (void)err, HY_OK;
-}
-
 /* draft */
 void cuda_draft_tap(ops_step *s, int tap)
 {

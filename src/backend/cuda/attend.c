@@ -1,0 +1,312 @@
+/* Attention on the GPU: projections and heads, selection of blocks, attention over them, the output projection. */
+#include "backend/cuda/cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "backend/cuda/kernels/attend.h"
+#include "backend/cuda/kernels/attend_in.h"
+#include "backend/cuda/kernels/index.h"
+#include "base/error.h"
+
+enum { PARTS = 16 /* spans that index_merge can join */ };
+
+/* ---- What there are kernels for ---------------------------------------------------------------------------------- */
+
+static bool has_kernels(int dim)
+{
+    return dim == 16 || dim == 32 || dim == 64 || dim == 128;
+}
+
+hy_status cuda_attend_check(const ops_model *m, hy_error *err)
+{
+    bool sparse = false;
+    for (int l = 0; l < m->layers; l++) sparse |= m->layer[l].sparse;
+    if (!has_kernels(m->head_dim) || (sparse && !has_kernels(m->index_dim)))
+        return error_set(err, HY_UNSUPPORTED,
+                         "the cuda backend has kernels for heads of 16, 32, 64 and 128 dims, not %d and %d",
+                         m->head_dim, m->index_dim);
+    if (sparse && (m->index_top > INDEX_TOP || m->index_heads > INDEX_COLUMNS))
+        return error_set(err, HY_UNSUPPORTED, "the cuda backend selects at most %d blocks for %d heads, not %d for %d",
+                         INDEX_TOP, INDEX_COLUMNS, m->index_top, m->index_heads);
+    return HY_OK;
+}
+
+/* Kernel of a cache format and dim. */
+static const char *kernel_name(const char *what, int format, int dim, char out[64])
+{
+    static const char *const names[] = {
+        [KERNEL_CACHE_BF16] = "bf16", [KERNEL_CACHE_FP8] = "fp8", [KERNEL_CACHE_NVFP4] = "nvfp4"};
+    snprintf(out, 64, "%s_%s_%d", what, names[format], dim);
+    return out;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static int head_tiles(const ops_model *m)
+{
+    return (m->heads / m->kv_heads + ATTEND_HEADS - 1) / ATTEND_HEADS;
+}
+
+/* Below so many units blocks go apart. */
+static int64_t few_units(const ops_backend *b)
+{
+    return 2 * (int64_t)b->info.processors;
+}
+
+/* Partials that there is room for: of few units the blocks that they select, and their state. */
+static int64_t partials_room(const ops_backend *b)
+{
+    const ops_model *m = b->model;
+    int64_t units = (int64_t)m->kv_heads * head_tiles(m), few = few_units(b);
+    return (few > units ? few : units) * (INDEX_TOP / 2 + 1);
+}
+
+hy_status cuda_attend_open(ops_step *step, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    size_t partials = (size_t)(partials_room(step->backend) * attend_partial(m->head_dim)) * sizeof(float);
+    size_t candidates =
+        (size_t)PARTS * (size_t)step->limits.rows * (size_t)(m->index_heads * m->index_top) * sizeof(uint64_t);
+    hy_status status = cuda_attend_check(m, err);
+    if (status != HY_OK) return status;
+    /* Partials live inside attend, candidates between index_top and index_merge. */
+    return cuda_step_alloc(step, partials > candidates ? partials : candidates, 1, "partial results of attention",
+                           &step->attend_partials, err);
+}
+
+/* ---- Before and after attention ---------------------------------------------------------------------------------- */
+
+void cuda_attend_in(ops_step *step, int layer)
+{
+    ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    const cuda_layer *l = &b->layer[layer];
+    const cache_layout *c = step->cache ? &step->cache->layout : NULL;
+    int32_t n = step->rows.count;
+    int heads = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim, index = m->index_heads * m->index_dim;
+    bool sparse = m->layer[layer].sparse;
+    if (n == 0) return;
+    cuda_norm(step, step->x, &l->input_norm, m->hidden, m->norm_eps, false, n, step->normed, NULL);
+    cuda_project(step, &l->q, step->normed, n, NULL, false, CUDA_STORE, step->q, heads);
+    cuda_project(step, &l->k, step->normed, n, NULL, false, CUDA_STORE, step->k, kv);
+    cuda_project(step, &l->v, step->normed, n, NULL, false, CUDA_STORE, step->v, kv);
+    if (sparse) {
+        cuda_project(step, &l->index_q, step->normed, n, NULL, false, CUDA_STORE, step->index_q, index);
+        cuda_project(step, &l->index_k, step->normed, n, NULL, false, CUDA_STORE, step->index_k, m->index_dim);
+    }
+    attend_in_args args = {
+        .rows = step->device_rows,
+        .cache = step->device_cache,
+        .q = step->q,
+        .k = step->k,
+        .v = step->v,
+        .index_q = step->index_q,
+        .index_k = step->index_k,
+        .q_gain = l->q_norm,
+        .k_gain = l->k_norm,
+        .index_q_gain = l->index_q_norm,
+        .index_k_gain = l->index_k_norm,
+        .cosine = step->cosine,
+        .sine = step->sine,
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .index_heads = sparse ? m->index_heads : 0,
+        .index_dim = sparse ? m->index_dim : 0,
+        .rotary_dim = m->rotary_dim,
+        .jobs = m->heads + 2 * m->kv_heads + (sparse ? m->index_heads + 1 : 0),
+        .query_e4m3 = b->options.query_e4m3,
+        .eps = m->norm_eps,
+        .k_scale = m->layer[layer].k_scale,
+        .v_scale = m->layer[layer].v_scale,
+        .main_offset = (int64_t)c->main_offset[layer],
+        .index_offset = sparse ? (int64_t)c->index_offset[layer] : 0,
+    };
+    int64_t blocks = ((int64_t)n * args.jobs + ATTEND_IN_WARPS - 1) / ATTEND_IN_WARPS;
+    cuda_launch(step, "attend_in", (int)blocks, 1, 1, ATTEND_IN_WARPS * CUDA_WARP, 0, &args, sizeof args);
+}
+
+void cuda_attend_out(ops_step *step, int layer)
+{
+    cuda_project(step, &step->backend->layer[layer].o, step->attention_bf16, step->rows.count, NULL, true, CUDA_ADD,
+                 step->x, step->backend->model->hidden);
+}
+
+/* ---- Selection --------------------------------------------------------------------------------------------------- */
+
+/* Blocks that row t sees. */
+static int32_t visible_blocks(const ops_step *step, int32_t t)
+{
+    return step->rows.sequence[t] < 0 ? 0 : step->rows.position[t] / CACHE_BLOCK + 1;
+}
+
+static int32_t most_visible(const ops_step *step)
+{
+    int32_t most = 0;
+    for (int32_t t = 0; t < step->rows.count; t++)
+        if (visible_blocks(step, t) > most) most = visible_blocks(step, t);
+    return most;
+}
+
+/* Blocks [first, first + count). needed: rows that take every block that they see are left out, and so is what nobody
+ * sees. */
+static void score(ops_step *step, int layer, int32_t first, int32_t count, bool needed)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    step->index_layer = layer;
+    if (step->rows.count == 0 || first < 0 || first >= step->max_blocks) return;
+    if (count > step->max_blocks - first) count = step->max_blocks - first;
+    if (needed && count > most_visible(step) - first) count = most_visible(step) - first;
+    if (count <= 0) return;
+    index_score_args args = {
+        .rows = step->device_rows,
+        .cache = step->device_cache,
+        .q = step->index_q,
+        .scores = step->scores,
+        .layer_offset = (int64_t)step->cache->layout.index_offset[layer],
+        .heads = m->index_heads,
+        .max_blocks = step->max_blocks,
+        .first = first,
+        .count = count,
+        .tile = INDEX_COLUMNS / m->index_heads < 16 ? INDEX_COLUMNS / m->index_heads : 16,
+        .least = needed ? m->index_top : 0,
+        .fill = !needed,
+        .rounded = b->options.read == READBACK_E4M3,
+    };
+    /* A thread block reads its queries once: as many blocks as leave enough thread blocks for the GPU. */
+    int64_t spans = 8 * (int64_t)b->info.processors / step->rows.count + 1;
+    args.run = (int32_t)((count + spans - 1) / spans);
+    args.run = (args.run + INDEX_WARPS - 1) / INDEX_WARPS * INDEX_WARPS;
+    if (args.run > 64) args.run = 64;
+    if ((count + args.run - 1) / args.run > 65535) args.run = (count + 65534) / 65535;
+    char name[64];
+    kernel_name("index_score", args.cache.index, m->index_dim, name);
+    cuda_launch(step, name, step->rows.count, (count + args.run - 1) / args.run, 1, INDEX_WARPS * CUDA_WARP,
+                (size_t)index_score_shared(m->index_dim), &args, sizeof args);
+}
+
+static index_top_args top_args(const ops_step *step)
+{
+    const ops_model *m = step->backend->model;
+    return (index_top_args){
+        .rows = step->device_rows,
+        .scores = step->scores,
+        .candidates = step->attend_partials,
+        .blocks = step->blocks,
+        .part_stride = (int64_t)step->limits.rows * m->index_heads * m->index_top,
+        .heads = m->index_heads,
+        .top = m->index_top,
+        .local = m->index_local,
+        .max_blocks = step->max_blocks,
+        .layer = step->index_layer,
+    };
+}
+
+/* Threads for lists of `count` scores. */
+static int top_threads(int32_t count)
+{
+    int32_t warps = (count + 255) / 256;
+    return CUDA_WARP * (warps < 1 ? 1 : warps > TOP_WARPS ? TOP_WARPS : warps);
+}
+
+static void top_launch(ops_step *step, const char *name, int block, const index_top_args *args)
+{
+    cuda_launch(step, name, step->rows.count, args->heads, 1, block, 0, args, sizeof *args);
+}
+
+void cuda_index_score(ops_step *step, int layer, int32_t first, int32_t count)
+{
+    score(step, layer, first, count, false);
+}
+
+void cuda_index_top(ops_step *step, int32_t part, int32_t first, int32_t count)
+{
+    index_top_args args = top_args(step);
+    if (step->rows.count == 0) return;
+    args.candidates += part * args.part_stride;
+    args.first = first;
+    args.count = count;
+    top_launch(step, "index_top", top_threads(count), &args);
+}
+
+void cuda_index_merge(ops_step *step, int32_t parts)
+{
+    index_top_args args = top_args(step);
+    if (step->rows.count == 0) return;
+    args.parts = parts;
+    top_launch(step, "index_merge", CUDA_WARP, &args);
+}
+
+void cuda_index_select(ops_step *step, int layer)
+{
+    if (step->rows.count == 0) return;
+    score(step, layer, 0, step->max_blocks, true);
+    index_top_args args = top_args(step);
+    args.count = most_visible(step);
+    top_launch(step, "index_select", top_threads(args.count), &args);
+}
+
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
+
+/* Rounds of as many blocks of every unit as there is room for. */
+static void attend_apart(ops_step *step, const char *name, attend_args *args, int64_t units, int32_t most,
+                         size_t shared)
+{
+    const ops_backend *b = step->backend;
+    int64_t room = partials_room(b) / units - 1;
+    args->partials = step->attend_partials;
+    for (args->first = 0; args->first < most; args->first += args->count) {
+        args->count = most - args->first < room ? most - args->first : (int32_t)room;
+        args->last = args->first + args->count == most;
+        args->run = (int32_t)(units * args->count / (6 * (int64_t)b->info.processors));
+        if (args->run < 1) args->run = 1;
+        cuda_launch(step, name, (int)units, (args->count + args->run - 1) / args->run, 1, ATTEND_WARPS * CUDA_WARP,
+                    shared, args, sizeof *args);
+        int block = args->head_dim < CUDA_WARP ? CUDA_WARP : args->head_dim;
+        cuda_launch(step, "attend_fold", (int)units, ATTEND_HEADS, 1, block, 0, args, sizeof *args);
+    }
+}
+
+void cuda_attend(ops_step *step, int layer)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    const ops_layer *l = &m->layer[layer];
+    if (step->rows.count == 0) return;
+    bool fp8 = step->cache->layout.main == CACHE_FP8;
+    attend_args args = {
+        .rows = step->device_rows,
+        .cache = step->device_cache,
+        .q = step->q,
+        .blocks = l->sparse ? step->blocks : NULL,
+        .attention = step->attention,
+        .attention_bf16 = step->attention_bf16,
+        .partial = attend_partial(m->head_dim),
+        .layer_offset = (int64_t)step->cache->layout.main_offset[layer],
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .head_tiles = head_tiles(m),
+        .index_heads = m->index_heads,
+        .index_top = m->index_top,
+        .value_scale = fp8 ? l->v_scale : 1,
+        .rounded = b->options.read == READBACK_E4M3,
+    };
+    /* In powers of two, and NVFP4 as the kernels decode it: the second is an exact factor. */
+    args.scale = 1.44269504f / sqrtf((float)m->head_dim) * (fp8 ? l->k_scale : 1);
+    if (step->cache->layout.main == CACHE_NVFP4) args.scale *= ATTEND_NVFP4;
+    int32_t most = most_visible(step);
+    if (l->sparse && most > m->index_top) most = m->index_top;
+    int64_t units = (int64_t)step->rows.count * m->kv_heads * args.head_tiles;
+    size_t shared = (size_t)attend_shared(m->head_dim);
+    char name[64];
+    kernel_name("attend", args.cache.main, m->head_dim, name);
+    if (units <= few_units(b) && most > 1) {
+        attend_apart(step, name, &args, units, most, shared);
+        return;
+    }
+    args.count = args.run = most;
+    cuda_launch(step, name, (int)units, 1, 1, ATTEND_WARPS * CUDA_WARP, shared, &args, sizeof args);
+}

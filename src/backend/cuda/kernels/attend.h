@@ -1,0 +1,45 @@
+/* Attention over cached blocks: see attend.cu. */
+#ifndef HAYATE_BACKEND_CUDA_KERNELS_ATTEND_H
+#define HAYATE_BACKEND_CUDA_KERNELS_ATTEND_H
+
+#include "backend/cuda/kernels/args.h"
+
+enum {
+    ATTEND_WARPS = 4,
+    ATTEND_HEADS = 16, /* query heads that share a block: rows of one MMA tile */
+    ATTEND_NVFP4 = 1024, /* what decoded NVFP4 is short of, see cache.cuh; `scale` has it */
+};
+
+/* A unit is a row, a KV head and 16 of its query heads: number (row * kv_heads + KV head) * head_tiles + tile. A partial is
+ * what one block gave one unit: float maximum[16], sum[16], out[16][head_dim], maxima in powers of two. */
+typedef struct attend_args {
+    kernel_rows rows;
+    kernel_cache cache;
+    const float *q;        /* [T, heads, head_dim] bf16 values */
+    const int32_t *blocks; /* [T, index_heads, index_top]; NULL: every visible block */
+    float *attention;      /* [T, heads, head_dim] */
+    uint16_t *attention_bf16;
+    float *partials; /* [units, count] partials, then [units] folded so far; NULL: blocks are folded where they are read */
+    int64_t partial; /* attend_partial(head_dim) */
+    int64_t layer_offset;
+    int32_t heads, kv_heads, head_dim, head_tiles, index_heads, index_top;
+    float scale;       /* log2(e) / sqrt(head_dim), the scale of an fp8 cache in it */
+    float value_scale; /* of an fp8 cache */
+    int32_t first, count; /* blocks [first, first + count) of each list */
+    int32_t run;          /* of them a thread block takes; grid: units, count / run */
+    int32_t last;         /* the lists end in this span */
+    int32_t rounded;      /* READBACK_E4M3 */
+} attend_args;
+
+/* Bytes of dynamic shared memory, and floats of a partial. */
+static inline int32_t attend_shared(int32_t dim)
+{
+    return (CUDA_BLOCK_TOKENS * dim + ATTEND_HEADS * dim + ATTEND_HEADS * CUDA_BLOCK_TOKENS) * 2 +
+           2 * ATTEND_WARPS * ATTEND_HEADS * 4;
+}
+static inline int64_t attend_partial(int32_t dim)
+{
+    return 2 * ATTEND_HEADS + (int64_t)ATTEND_HEADS * dim;
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* Block scores and selection: see index.cu. */
+#ifndef HAYATE_BACKEND_CUDA_KERNELS_INDEX_H
+#define HAYATE_BACKEND_CUDA_KERNELS_INDEX_H
+
+#include "backend/cuda/kernels/args.h"
+
+enum {
+    INDEX_WARPS = 4,    /* of index_score; a warp takes a block */
+    INDEX_COLUMNS = 64, /* index heads of rows that share a decoded block, at most */
+    INDEX_TOP = 32,     /* most blocks that are selected */
+    TOP_WARPS = 8,      /* of index_top and index_select, at most */
+};
+
+/* Kernels index_score_FORMAT_DIM. Grid: rows, spans of `run` blocks. */
+typedef struct index_score_args {
+    kernel_rows rows;
+    kernel_cache cache;
+    const float *q; /* [T, heads, dim] bf16 values */
+    float *scores;  /* [T, heads, max_blocks] */
+    int64_t layer_offset;
+    int32_t heads, max_blocks;
+    int32_t first, count, run; /* blocks [first, first + count) */
+    int32_t tile;              /* rows that share a block: those of a sequence between two multiples of it */
+    int32_t least; /* rows that see no more blocks than this are left out */
+    int32_t fill;  /* -inf for blocks that a row does not see */
+    int32_t rounded; /* READBACK_E4M3 */
+} index_score_args;
+
+/* Dynamic shared memory of index_score, bytes. */
+static inline int32_t index_score_shared(int32_t dim)
+{
+    return INDEX_COLUMNS * dim * 2;
+}
+
+/* index_top: the best of blocks [first, first + count) of every row and head into candidates [rows, heads, top], best first,
+ * 0 for none. index_select: the same into blocks, as lists. index_merge: those of `parts` candidates, `part_stride` apart.
+ * A row that replays takes its list from rows.replay_blocks. Grid: rows, heads; a multiple of 32 threads, merge: 32. */
+typedef struct index_top_args {
+    kernel_rows rows;
+    const float *scores; /* [T, heads, max_blocks] */
+    uint64_t *candidates;
+    int32_t *blocks; /* [T, heads, top] */
+    int64_t part_stride;
+    int32_t heads, top, local, max_blocks;
+    int32_t first, count;
+    int32_t parts;
+    int32_t layer;
+} index_top_args;
+
+#endif
