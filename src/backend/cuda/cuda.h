@@ -169,6 +169,14 @@ typedef enum cuda_project_kind {
  * NULL: input row r is in[rows[r]]. */
 void cuda_project(ops_step *step, const kernel_weight *w, const uint16_t *in, int32_t count, const int32_t *rows,
                   bool sliced, cuda_project_kind kind, float *out, int64_t stride);
+/* Several weights on the same input, all of the same number of columns; those of one format go in one launch. */
+typedef struct cuda_part {
+    const kernel_weight *w;
+    float *out; /* [count, stride] */
+    int64_t stride;
+} cuda_part;
+void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
+                        const int32_t *rows, cuda_project_kind kind);
 /* z [count, n] bf16 = SwiGLU-OAI of gate and up [count, n] fp32. plain: silu(gate) * up. */
 void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
                  bool plain, uint16_t *z);

@@ -9,38 +9,6 @@ static void missing(ops_step *s, const char *what)
     s->rows.count = s->logit_rows = 0;
 }
 
-/* linear */
-void cuda_embed(ops_step *s)
-{
-    missing(s, "embed");
-}
-void cuda_head(ops_step *s)
-{
-    missing(s, "head");
-}
-void cuda_feed_dense(ops_step *s, int layer)
-{
-    (void)layer, missing(s, "feed_dense");
-}
-void cuda_norm(ops_step *s, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain, int32_t count,
-               uint16_t *out, float *out_float)
-{
-    (void)x, (void)gain, (void)hidden, (void)eps, (void)plain, (void)count, (void)out, (void)out_float;
-    missing(s, "norm");
-}
-void cuda_project(ops_step *s, const kernel_weight *w, const uint16_t *in, int32_t count, const int32_t *rows,
-                  bool sliced, cuda_project_kind kind, float *out, int64_t stride)
-{
-    (void)w, (void)in, (void)count, (void)rows, (void)sliced, (void)kind, (void)out, (void)stride;
-    missing(s, "projection");
-}
-void cuda_swiglu(ops_step *s, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
-                 bool plain, uint16_t *z)
-{
-    (void)gate, (void)up, (void)n, (void)count, (void)alpha, (void)limit, (void)plain, (void)z;
-    missing(s, "swiglu");
-}
-
 /* draft */
 void cuda_draft_tap(ops_step *s, int tap)
 {

@@ -1,0 +1,66 @@
+/* Parameters of the kernels of norm.cu, project.cu and project_f32.cu. */
+#ifndef HAYATE_BACKEND_CUDA_LINEAR_H
+#define HAYATE_BACKEND_CUDA_LINEAR_H
+
+#include "backend/cuda/kernels/args.h"
+
+/* ---- project.cu, project_f32.cu ---------------------------------------------------------------------------------- */
+
+enum {
+    PROJECT_SLICES = 8, /* of K: docs/numerics.md */
+    PROJECT_PARTS = 6,  /* weights of one launch */
+    PROJECT_BLOCK = PROJECT_SLICES * CUDA_WARP,
+};
+
+/* One weight and where its products go: out[r][o] (=, or += with `add`) for row r and output o < w.rows. */
+typedef struct project_part {
+    kernel_weight w;
+    float *out;
+    int64_t stride; /* of a row of out, in numbers */
+    int32_t add;
+    int32_t first; /* blockIdx.y of its first block; those of a part lie one behind the other */
+} project_part;
+
+typedef struct project_args {
+    project_part part[PROJECT_PARTS]; /* of one format and one number of columns */
+    int32_t parts;
+    int32_t count;       /* rows */
+    const uint16_t *in;  /* bf16 [.., cols] */
+    const int32_t *rows; /* [count] rows of `in`, or NULL: row r is row r */
+} project_args;
+
+/* ---- norm.cu ------------------------------------------------------------------------------------------------------- */
+
+enum { NORM_BLOCK = 512 };
+
+typedef struct norm_args {
+    const float *x; /* [.., hidden] */
+    kernel_weight gain;
+    float base, eps; /* the gain is base + its value */
+    int32_t hidden;
+    const int32_t *rows; /* row of x that goes to row blockIdx.x, or NULL: the same */
+    uint16_t *out;       /* bf16 [gridDim.x, hidden] */
+    float *out_float;    /* the same values, or NULL */
+} norm_args;
+
+enum { SWIGLU_BLOCK = 256 };
+
+/* Element i of [total], blockIdx.x * SWIGLU_BLOCK onwards. */
+typedef struct swiglu_args {
+    const float *gate, *up;
+    int64_t total;
+    float alpha, limit;
+    int32_t plain;
+    uint16_t *z;
+} swiglu_args;
+
+enum { EMBED_BLOCK = 256 };
+
+typedef struct embed_args {
+    kernel_weight table;
+    const int32_t *token;    /* [gridDim.x] */
+    const int32_t *sequence; /* [gridDim.x], below 0: zeros; or NULL */
+    float *x;                /* [gridDim.x, table.cols] */
+} embed_args;
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * Projections of few rows: y[r][o] = sum over k of w[o][k] * x[r][k], bf16 activations, weights as they lie in the file.
+ *
+ *     order   eight slices of K, each one chain of MMAs (m16n8k16: 16 outputs, 8 rows) in ascending chunks, folded
+ *             ((0+1)+(2+3))+((4+5)+(6+7)); the same for every number of rows, every tile and every kernel of this family
+ *     block   8 warps, warp i has slice i of 16 * OUTPUTS outputs and 8 * ROWS rows; partial sums meet in shared memory
+ *     weights 16 bytes a thread and load, past the first-level cache, DEPTH chunks on their way while one is multiplied
+ *     rows    from the caches: each warp reads its own slice of them
+ *     bytes   of an output: cols (mxfp8 with scales 1.03, nvfp4 0.56, bf16 2 each) once per ROWS tile
+ *     bound   the memory's bandwidth while the rows' bytes are few beside the weights'
+ */
+#include "backend/cuda/kernels/project.cuh"
+
+template <int FORMAT, int OUTPUTS, int ROWS, bool ODD> DEVICE void project(const project_args &a)
+{
+    typedef fragment<FORMAT> f;
+    enum { DEPTH = OUTPUTS == 1 ? 4 : 2, M = 16 * OUTPUTS, N = 8 * ROWS, STRIDE = M + 4 };
+    float *sums = DYNAMIC(float); /* [slice][N][STRIDE] */
+    int lane = (int)threadIdx.x % CUDA_WARP, slice = (int)threadIdx.x / CUDA_WARP, g = lane / 4, t = lane % 4;
+    int32_t block = (int32_t)blockIdx.y;
+    const project_part *part = part_of(a, &block);
+    const kernel_weight *w = &part->w;
+    int32_t cols = w->cols, output = block * M, row0 = (int32_t)blockIdx.x * N, begin, end;
+    int32_t tiles = (w->rows - output + 15) / 16; /* of 16 outputs that there are: the memory is padded to whole ones */
+    slice_of(cols, slice, &begin, &end);
+
+    const uint16_t *x[ROWS];
+    UNROLL for (int n = 0; n < ROWS; n++)
+    {
+        int32_t row = row0 + 8 * n + g;
+        if (row >= a.count) row = a.count - 1; /* its columns are not stored */
+        x[n] = a.in + (int64_t)(a.rows ? a.rows[row] : row) * cols;
+    }
+    float sum[OUTPUTS][ROWS][4];
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+        UNROLL for (int n = 0; n < ROWS; n++)
+            UNROLL for (int i = 0; i < 4; i++) sum[m][n][i] = 0;
+
+    codes ahead[DEPTH][OUTPUTS][2];
+    UNROLL for (int d = 0; d < DEPTH; d++)
+        UNROLL for (int m = 0; m < OUTPUTS; m++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                int32_t k = begin + d * f::CHUNK + t * f::VALUES;
+                ahead[d][m][h] = load_codes<FORMAT, ODD>(w, output + 16 * (m < tiles ? m : 0) + 8 * h + g, k, end - k);
+            }
+    for (int32_t first = begin; first < end; first += DEPTH * f::CHUNK) {
+        UNROLL for (int d = 0; d < DEPTH; d++)
+        {
+            int32_t chunk = first + d * f::CHUNK, k = chunk + t * f::VALUES, next = k + DEPTH * f::CHUNK;
+            if (chunk < end) {
+                decoded<FORMAT> v[OUTPUTS][2];
+                UNROLL for (int m = 0; m < OUTPUTS; m++)
+                    UNROLL for (int h = 0; h < 2; h++)
+                    {
+                        decode<FORMAT>(ahead[d][m][h], &v[m][h]);
+                        ahead[d][m][h] =
+                            load_codes<FORMAT, ODD>(w, output + 16 * (m < tiles ? m : 0) + 8 * h + g, next, end - next);
+                    }
+                UNROLL for (int n = 0; n < ROWS; n++)
+                {
+                    activations<FORMAT> b;
+                    load_activations<FORMAT, ODD>(x[n] + k, end - k, &b);
+                    UNROLL for (int s = 0; s < f::STEPS; s++)
+                        UNROLL for (int m = 0; m < OUTPUTS; m++)
+                        {
+                            uint32_t w4[4] = {v[m][0].pair[2 * s], v[m][1].pair[2 * s], v[m][0].pair[2 * s + 1],
+                                              v[m][1].pair[2 * s + 1]};
+                            mma_bf16(sum[m][n], w4, b.pair + 2 * s);
+                        }
+                }
+            }
+        }
+    }
+
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+        UNROLL for (int n = 0; n < ROWS; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                sums[(slice * N + 8 * n + 2 * t + i % 2) * STRIDE + 16 * m + 8 * (i / 2) + g] = sum[m][n][i];
+    BLOCK_SYNC();
+    for (int i = (int)threadIdx.x; i < M * N; i += PROJECT_BLOCK) {
+        int o = i % M, r = i / M;
+        if (row0 + r >= a.count || output + o >= w->rows) continue;
+        float y[PROJECT_SLICES];
+        UNROLL for (int s = 0; s < PROJECT_SLICES; s++) y[s] = sums[(s * N + r) * STRIDE + o];
+        float all = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
+        if (FORMAT == KERNEL_NVFP4) all *= w->factor * NVFP4_SHIFT;
+        float *out = part->out + (row0 + r) * part->stride + output + o;
+        *out = part->add ? *out + all : all;
+    }
+}
+
+#define PROJECT(name, format, outputs, rows, odd)                                                                      \
+    KERNEL(project_##name, project_args) { project<format, outputs, rows, odd>(a); }
+
+PROJECT(bf16_8, KERNEL_BF16, 1, 1, false)
+PROJECT(bf16_16, KERNEL_BF16, 2, 2, false)
+PROJECT(bf16_32, KERNEL_BF16, 2, 4, false)
+PROJECT(bf16_64, KERNEL_BF16, 2, 8, false)
+PROJECT(mxfp8_8, KERNEL_MXFP8, 1, 1, false)
+PROJECT(mxfp8_16, KERNEL_MXFP8, 2, 2, false)
+PROJECT(mxfp8_32, KERNEL_MXFP8, 2, 4, false)
+PROJECT(mxfp8_64, KERNEL_MXFP8, 2, 8, false)
+PROJECT(nvfp4_8, KERNEL_NVFP4, 1, 1, false)
+PROJECT(nvfp4_16, KERNEL_NVFP4, 2, 2, false)
+PROJECT(nvfp4_32, KERNEL_NVFP4, 2, 4, false)
+PROJECT(nvfp4_64, KERNEL_NVFP4, 2, 8, false)
+PROJECT(nvfp4_odd, KERNEL_NVFP4, 1, 1, true)

@@ -1,0 +1,72 @@
+/*
+ * Projections with fp32 weights (the router): products and sums in fp32, each rounded, bf16 activations.
+ *
+ *     order   eight slices of K as in project.cu; of a slice, lane l adds elements 4l .. 4l + 3, then those 128 further on,
+ *             and so forth in one chain; lanes fold as a tree
+ *     block   8 warps, warp i has slice i of OUTPUTS outputs and ROWS rows
+ *     bytes   of an output: 4 * cols once per ROWS tile
+ *     bound   latency at few rows (3 MB of weights on all processors), at many the multipliers
+ */
+#include "backend/cuda/kernels/project.cuh"
+
+template <int OUTPUTS, int ROWS> DEVICE void project_f32(const project_args &a)
+{
+    SHARED(float, sums, PROJECT_SLICES * OUTPUTS * ROWS);
+    int32_t block = (int32_t)blockIdx.y;
+    const project_part *part = part_of(a, &block);
+    const kernel_weight *w = &part->w;
+    int lane = (int)threadIdx.x % CUDA_WARP, slice = (int)threadIdx.x / CUDA_WARP;
+    int32_t cols = w->cols, output = block * OUTPUTS, row0 = (int32_t)blockIdx.x * ROWS, begin, end;
+    slice_of(cols, slice, &begin, &end);
+    const uint16_t *x[ROWS];
+    const float *v[OUTPUTS];
+    UNROLL for (int n = 0; n < ROWS; n++)
+    {
+        int32_t row = row0 + n < a.count ? row0 + n : a.count - 1;
+        x[n] = a.in + (int64_t)(a.rows ? a.rows[row] : row) * cols;
+    }
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+    {
+        int32_t o = output + m < w->rows ? output + m : w->rows - 1;
+        v[m] = (const float *)w->data + (int64_t)o * cols;
+    }
+    float sum[OUTPUTS][ROWS];
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+        UNROLL for (int n = 0; n < ROWS; n++) sum[m][n] = 0;
+    for (int32_t k = begin + 4 * lane; k < end; k += 4 * CUDA_WARP) {
+        float value[OUTPUTS][4];
+        UNROLL for (int m = 0; m < OUTPUTS; m++)
+        {
+            quad q = *(const quad *)(v[m] + k);
+            UNROLL for (int i = 0; i < 4; i++) value[m][i] = bits_float(q.w[i]);
+        }
+        UNROLL for (int n = 0; n < ROWS; n++)
+        {
+            float in[4];
+            uint64_t q = *(const uint64_t *)(x[n] + k);
+            UNROLL for (int i = 0; i < 4; i++) in[i] = float_of_bf16((uint32_t)(q >> 16 * i) & 0xFFFF);
+            UNROLL for (int m = 0; m < OUTPUTS; m++)
+                UNROLL for (int i = 0; i < 4; i++) sum[m][n] += value[m][i] * in[i];
+        }
+    }
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+        UNROLL for (int n = 0; n < ROWS; n++)
+        {
+            float s = sum[m][n];
+            UNROLL for (int mask = 16; mask; mask /= 2) s += lane_xor(s, mask);
+            if (lane == 0) sums[(slice * OUTPUTS + m) * ROWS + n] = s;
+        }
+    BLOCK_SYNC();
+    for (int i = (int)threadIdx.x; i < OUTPUTS * ROWS; i += PROJECT_BLOCK) {
+        int o = i / ROWS, r = i % ROWS;
+        if (row0 + r >= a.count || output + o >= w->rows) continue;
+        float y[PROJECT_SLICES];
+        UNROLL for (int s = 0; s < PROJECT_SLICES; s++) y[s] = sums[s * OUTPUTS * ROWS + i];
+        float all = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
+        float *out = part->out + (row0 + r) * part->stride + output + o;
+        *out = part->add ? *out + all : all;
+    }
+}
+
+KERNEL(project_f32_1, project_args) { project_f32<1, 1>(a); }
+KERNEL(project_f32_8, project_args) { project_f32<4, 8>(a); }

@@ -1,0 +1,149 @@
+/*
+ * Norms, projections and what is made of them alone: embed, feed_dense, head.
+ *
+ * All projections add their inputs in eight slices, so that `sliced` makes no difference here: a slice a warp is what
+ * fills the GPU when there are few rows.
+ */
+#include "backend/cuda/cuda.h"
+
+#include <assert.h>
+
+#include "backend/cuda/kernels/linear.h"
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+static void norm_rows(ops_step *step, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain,
+                      int32_t count, const int32_t *rows, uint16_t *out, float *out_float)
+{
+    norm_args args = {.x = x,
+                      .gain = *gain,
+                      .base = plain ? 0 : 1,
+                      .eps = eps,
+                      .hidden = hidden,
+                      .rows = rows,
+                      .out = out,
+                      .out_float = out_float};
+    if (count > 0) cuda_launch(step, "norm", count, 1, 1, NORM_BLOCK, 0, &args, sizeof args);
+}
+
+void cuda_norm(ops_step *step, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain,
+               int32_t count, uint16_t *out, float *out_float)
+{
+    norm_rows(step, x, gain, hidden, eps, plain, count, NULL, out, out_float);
+}
+
+void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
+                 bool plain, uint16_t *z)
+{
+    swiglu_args args = {
+        .gate = gate, .up = up, .total = n * count, .alpha = alpha, .limit = limit, .plain = plain, .z = z};
+    int blocks = (int)((args.total + SWIGLU_BLOCK - 1) / SWIGLU_BLOCK);
+    if (blocks > 0) cuda_launch(step, "swiglu", blocks, 1, 1, SWIGLU_BLOCK, 0, &args, sizeof args);
+}
+
+void cuda_embed(ops_step *step)
+{
+    embed_args args = {.table = step->backend->embed,
+                       .token = step->device_rows.token,
+                       .sequence = step->device_rows.sequence,
+                       .x = step->x};
+    if (step->rows.count > 0) cuda_launch(step, "embed", step->rows.count, 1, 1, EMBED_BLOCK, 0, &args, sizeof args);
+}
+
+/* ---- Projections ------------------------------------------------------------------------------------------------- */
+
+/* A kernel: its name, and the outputs and rows of a block. */
+typedef struct project_tile {
+    const char *name;
+    int outputs, rows;
+} project_tile;
+
+/* By format; the first that takes all rows, else the last. */
+static const project_tile tiles[][5] = {
+    [KERNEL_F32] = {{"project_f32_1", 1, 1}, {"project_f32_8", 4, 8}},
+    [KERNEL_BF16] = {{"project_bf16_8", 16, 8},
+                     {"project_bf16_16", 32, 16},
+                     {"project_bf16_32", 32, 32},
+                     {"project_bf16_64", 32, 64}},
+    [KERNEL_MXFP8] = {{"project_mxfp8_8", 16, 8},
+                      {"project_mxfp8_16", 32, 16},
+                      {"project_mxfp8_32", 32, 32},
+                      {"project_mxfp8_64", 32, 64}},
+    [KERNEL_NVFP4] = {{"project_nvfp4_8", 16, 8},
+                      {"project_nvfp4_16", 32, 16},
+                      {"project_nvfp4_32", 32, 32},
+                      {"project_nvfp4_64", 32, 64}},
+};
+
+static const project_tile *tile_of(int32_t format, int32_t cols, int32_t count)
+{
+    /* Rows of the weight that begin at 8 bytes; the others, of whatever weights.c takes, begin at 16. */
+    static const project_tile odd = {"project_nvfp4_odd", 16, 8};
+    if (format == KERNEL_NVFP4 && cols % 32) return &odd;
+    const project_tile *tile = tiles[format];
+    while (tile->rows < count && tile[1].name) tile++;
+    return tile;
+}
+
+static int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
+                        const int32_t *rows, cuda_project_kind kind)
+{
+    assert(n <= PROJECT_PARTS);
+    if (count <= 0) return;
+    for (int32_t format = KERNEL_F32; format <= KERNEL_NVFP4; format++) {
+        project_args args = {.count = count, .in = in, .rows = rows};
+        const project_tile *tile = NULL;
+        int blocks = 0;
+        for (int i = 0; i < n; i++) {
+            const kernel_weight *w = parts[i].w;
+            if (!w->data || w->format != format) continue;
+            tile = tile_of(format, w->cols, count);
+            args.part[args.parts++] = (project_part){
+                .w = *w, .out = parts[i].out, .stride = parts[i].stride, .add = kind == CUDA_ADD, .first = blocks};
+            blocks += divide_up(w->rows, tile->outputs);
+        }
+        if (!tile) continue;
+        size_t shared = format == KERNEL_F32
+                            ? 0
+                            : (size_t)PROJECT_SLICES * (size_t)tile->rows * ((size_t)tile->outputs + 4) * sizeof(float);
+        cuda_launch(step, tile->name, divide_up(count, tile->rows), blocks, 1, PROJECT_BLOCK, shared, &args,
+                    sizeof args);
+    }
+}
+
+void cuda_project(ops_step *step, const kernel_weight *w, const uint16_t *in, int32_t count, const int32_t *rows,
+                  bool sliced, cuda_project_kind kind, float *out, int64_t stride)
+{
+    (void)sliced;
+    cuda_project_parts(step, &(cuda_part){w, out, stride}, 1, in, count, rows, kind);
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+void cuda_feed_dense(ops_step *step, int layer)
+{
+    const ops_model *m = step->backend->model;
+    const cuda_layer *l = &step->backend->layer[layer];
+    int32_t count = step->rows.count;
+    int64_t width = l->dense_gate.rows;
+    float *up = step->y + count * width;
+    cuda_norm(step, step->x, &l->post_norm, m->hidden, m->norm_eps, false, count, step->normed, NULL);
+    const cuda_part parts[] = {{&l->dense_gate, step->y, width}, {&l->dense_up, up, width}};
+    cuda_project_parts(step, parts, 2, step->normed, count, NULL, CUDA_STORE);
+    cuda_swiglu(step, step->y, up, width, count, m->swiglu_alpha, m->swiglu_limit, false, step->z);
+    cuda_project(step, &l->dense_down, step->z, count, NULL, true, CUDA_ADD, step->x, m->hidden);
+}
+
+void cuda_head(ops_step *step)
+{
+    const ops_model *m = step->backend->model;
+    const ops_backend *b = step->backend;
+    int32_t count = step->logit_rows;
+    norm_rows(step, step->x, &b->final_norm, m->hidden, m->norm_eps, false, count, step->logit_row, step->normed, NULL);
+    cuda_project(step, &b->head, step->normed, count, NULL, false, CUDA_STORE, step->logits, m->vocab);
+}

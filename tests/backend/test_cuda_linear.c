@@ -1,0 +1,350 @@
+/*
+ * Projections, norms and SwiGLU of the cuda backend against plain loops in double, in every format, for numbers of rows
+ * on both sides of every tile; and a row's bits, which must not depend on how many rows there are.
+ */
+#include "backend/cuda_test.h"
+
+#include "number/e8m0.h"
+
+enum { MOST_ROWS = 150 };
+static const int counts[] = {1, 2, 3, 7, 8, 9, 16, 17, 64, 129, MOST_ROWS};
+enum { COUNTS = sizeof counts / sizeof *counts };
+
+typedef struct bed {
+    ops_backend backend;
+    ops_step step;
+    gpu *gpu;
+    arena memory;
+} bed;
+
+static void bed_open(bed *b)
+{
+    *b = (bed){.gpu = device_open()};
+    b->backend.gpu = b->gpu;
+    b->step.backend = &b->backend;
+    b->step.rows.count = 1;
+}
+
+static void bed_close(bed *b)
+{
+    for (size_t i = 0; i < b->backend.owned_count; i++) b->gpu->calls->free(b->gpu, b->backend.owned[i]);
+    free(b->backend.owned);
+    b->gpu->calls->close(b->gpu);
+    arena_free(&b->memory);
+}
+
+static uint16_t *random_halves(size_t n, float scale)
+{
+    uint16_t *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = bf16_from_float(random_normal() * scale);
+    return x;
+}
+
+/* What a sum of `cols` products may differ by from the exact one: fp32 steps of the sum of magnitudes. */
+static double bound(double magnitude, int64_t cols)
+{
+    return magnitude * (double)cols * 0x1p-24 + 1e-30;
+}
+
+static void check_products(const weight *w, const uint16_t *in, const int32_t *rows, int count, const float *out,
+                           int64_t stride, float before)
+{
+    float *row = malloc((size_t)w->cols * sizeof *row);
+    for (int64_t o = 0; o < w->rows; o++) {
+        weight_row(w, o, row);
+        for (int64_t r = 0; r < count; r++) {
+            const uint16_t *x = in + (rows ? rows[r] : r) * w->cols;
+            double sum = 0, magnitude = fabs((double)before);
+            for (int64_t k = 0; k < w->cols; k++) {
+                double p = (double)row[k] * (double)bf16_to_float(x[k]);
+                sum += p, magnitude += fabs(p);
+            }
+            double error = fabs(out[r * stride + o] - (sum + (double)before));
+            if (!(error <= bound(magnitude, w->cols)))
+                fail_msg("%s [%lld, %lld] row %d of %d output %d: %g, not %g", weight_format_name(w->format),
+                         (long long)w->rows, (long long)w->cols, (int)r, count, (int)o, (double)out[r * stride + o],
+                         sum + (double)before);
+        }
+    }
+    free(row);
+}
+
+typedef struct shape {
+    weight_format format;
+    int rows, cols;
+    bool divides;
+} shape;
+
+static const shape shapes[] = {
+    {WEIGHT_BF16, 1, 16, false},    {WEIGHT_BF16, 33, 80, false},   {WEIGHT_BF16, 96, 1056, false},
+    {WEIGHT_MXFP8, 17, 32, false},  {WEIGHT_MXFP8, 50, 96, false},  {WEIGHT_MXFP8, 160, 256, false},
+    {WEIGHT_MXFP8, 64, 1312, false}, {WEIGHT_NVFP4, 15, 16, true},  {WEIGHT_NVFP4, 40, 48, false},
+    {WEIGHT_NVFP4, 33, 96, true},   {WEIGHT_NVFP4, 144, 1024, false}, {WEIGHT_NVFP4, 32, 2080, true},
+    {WEIGHT_F32, 5, 16, false},     {WEIGHT_F32, 33, 80, false},    {WEIGHT_F32, 16, 1024, false},
+};
+
+/* Every count of rows, each row as in the largest; through a list of rows in another order; added to what is there. */
+static void project_shape(const shape *s)
+{
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    weight w = random_weight(&b.memory, s->format, s->rows, s->cols, 0.3f, s->divides);
+    kernel_weight k;
+    check(cuda_weight_load(&b.backend, &w, "a weight", &k, &err), &err);
+    int64_t stride = s->rows + 3;
+    size_t bytes = MOST_ROWS * (size_t)stride * sizeof(float);
+    uint16_t *in = random_halves((size_t)MOST_ROWS * (size_t)s->cols, 1);
+    void *device_in = device_put(b.gpu, in, MOST_ROWS * (size_t)s->cols * sizeof *in);
+    void *out = device_take(b.gpu, bytes);
+    float *all = NULL;
+    for (int i = COUNTS - 1; i >= 0; i--) {
+        b.gpu->calls->fill(b.gpu, out, 0xFF, bytes);
+        cuda_project(&b.step, &k, device_in, counts[i], NULL, i % 2, CUDA_STORE, out, stride);
+        float *y = device_get(b.gpu, out, bytes);
+        if (!all) {
+            check_products(&w, in, NULL, counts[i], y, stride, 0);
+            all = y;
+            continue;
+        }
+        for (int r = 0; r < MOST_ROWS; r++)
+            for (int o = 0; o < stride; o++) {
+                float value = y[r * stride + o];
+                if (r < counts[i] && o < s->rows)
+                    assert_memory_equal(&value, &all[r * stride + o], sizeof value);
+                else
+                    assert_true(isnan(value));
+            }
+        free(y);
+    }
+    int32_t rows[MOST_ROWS];
+    for (int i = 0; i < MOST_ROWS; i++) rows[i] = (i * 7 + 3) % MOST_ROWS;
+    int32_t *device_rows = device_put(b.gpu, rows, sizeof rows);
+    for (int i = 0; i < 3; i++) {
+        int count = (int[]){5, 20, 70}[i];
+        float *y = malloc(bytes);
+        for (size_t j = 0; j < bytes / sizeof *y; j++) y[j] = 0.75f;
+        b.gpu->calls->write(b.gpu, out, y, bytes);
+        free(y);
+        cuda_project(&b.step, &k, device_in, count, device_rows, true, CUDA_ADD, out, stride);
+        y = device_get(b.gpu, out, bytes);
+        for (int r = 0; r < count; r++)
+            for (int o = 0; o < s->rows; o++) {
+                float want = 0.75f + all[rows[r] * stride + o];
+                assert_memory_equal(&y[r * stride + o], &want, sizeof want);
+            }
+        assert_true(y[s->rows] == 0.75f);
+        free(y);
+    }
+    b.gpu->calls->free(b.gpu, device_in);
+    b.gpu->calls->free(b.gpu, out);
+    b.gpu->calls->free(b.gpu, device_rows);
+    free(all);
+    free(in);
+    bed_close(&b);
+}
+
+static void test_project(void **state)
+{
+    (void)state;
+    random_state = 5;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) project_shape(&shapes[i]);
+}
+
+/* Several weights of two formats in one call are what they are one by one. */
+static void test_parts(void **state)
+{
+    (void)state;
+    enum { N = 5, COLS = 160, ROWS = 11 };
+    static const int widths[N] = {48, 16, 33, 128, 20};
+    random_state = 6;
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    uint16_t *in = random_halves(ROWS * COLS, 1);
+    void *device_in = device_put(b.gpu, in, ROWS * COLS * sizeof *in);
+    kernel_weight k[N + 1] = {{0}};
+    cuda_part parts[N + 1];
+    float *alone[N];
+    for (int i = 0; i < N; i++) {
+        weight w = random_weight(&b.memory, i == 3 ? WEIGHT_BF16 : WEIGHT_MXFP8, widths[i], COLS, 0.2f, false);
+        check(cuda_weight_load(&b.backend, &w, "a weight", &k[i], &err), &err);
+        parts[i] = (cuda_part){&k[i], device_take(b.gpu, ROWS * (size_t)widths[i] * sizeof(float)), widths[i]};
+        cuda_project(&b.step, &k[i], device_in, ROWS, NULL, false, CUDA_STORE, parts[i].out, widths[i]);
+        alone[i] = device_get(b.gpu, parts[i].out, ROWS * (size_t)widths[i] * sizeof(float));
+        b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, ROWS * (size_t)widths[i] * sizeof(float));
+    }
+    parts[N] = (cuda_part){&k[N], NULL, 0}; /* a weight that the model has not */
+    cuda_project_parts(&b.step, parts, N + 1, device_in, ROWS, NULL, CUDA_STORE);
+    for (int i = 0; i < N; i++) {
+        float *y = device_get(b.gpu, parts[i].out, ROWS * (size_t)widths[i] * sizeof(float));
+        assert_memory_equal(y, alone[i], ROWS * (size_t)widths[i] * sizeof(float));
+        free(y), free(alone[i]);
+        b.gpu->calls->free(b.gpu, parts[i].out);
+    }
+    b.gpu->calls->free(b.gpu, device_in);
+    free(in);
+    bed_close(&b);
+}
+
+/* One MXFP8 weight, every code but NaN under every scale whose values bf16 and fp32 hold. */
+static void test_mxfp8_values(void **state)
+{
+    (void)state;
+    enum { SCALES = 230, COLS = 256 }; /* 2^-126 * 2^9 .. 2^(231 - 127) */
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    uint8_t *data = arena_take(&b.memory, SCALES * COLS), *scales = arena_take(&b.memory, SCALES * COLS / 32);
+    for (int r = 0; r < SCALES; r++)
+        for (int i = 0; i < COLS; i++) {
+            data[r * COLS + i] = (uint8_t)((i & 127) == 127 ? 0 : i);
+            scales[(r * COLS + i) / 32] = (uint8_t)(r + 10);
+        }
+    weight w = {.format = WEIGHT_MXFP8, .rows = SCALES, .cols = COLS, .data = data, .scales = scales};
+    kernel_weight k;
+    check(cuda_weight_load(&b.backend, &w, "a weight", &k, &err), &err);
+    uint16_t *in = calloc(COLS * COLS, sizeof *in); /* the unit matrix */
+    for (int i = 0; i < COLS; i++) in[i * COLS + i] = bf16_from_float(1);
+    void *device_in = device_put(b.gpu, in, COLS * COLS * sizeof *in);
+    void *out = device_take(b.gpu, COLS * SCALES * sizeof(float));
+    cuda_project(&b.step, &k, device_in, COLS, NULL, false, CUDA_STORE, out, SCALES);
+    float *y = device_get(b.gpu, out, COLS * SCALES * sizeof(float));
+    for (int r = 0; r < SCALES; r++)
+        for (int i = 0; i < COLS; i++) {
+            float want = e4m3_to_float(data[r * COLS + i]) * e8m0_to_float((uint8_t)(r + 10));
+            if (fabsf(want) < 0x1p-126f) continue;
+            assert_true(y[i * SCALES + r] == want);
+        }
+    free(y), free(in);
+    b.gpu->calls->free(b.gpu, device_in);
+    b.gpu->calls->free(b.gpu, out);
+    bed_close(&b);
+}
+
+/* One NVFP4 weight, every code under every scale. */
+static void test_nvfp4_values(void **state)
+{
+    (void)state;
+    enum { SCALES = 127, COLS = 32 };
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    uint8_t *data = arena_take(&b.memory, SCALES * COLS / 2), *scales = arena_take(&b.memory, SCALES * COLS / 16);
+    for (int r = 0; r < SCALES; r++) {
+        for (int i = 0; i < COLS / 2; i++) data[r * COLS / 2 + i] = (uint8_t)(i % 8 * 2 | (i % 8 * 2 + 1) << 4);
+        scales[2 * r] = (uint8_t)r;
+        scales[2 * r + 1] = (uint8_t)(126 - r);
+    }
+    weight w = {.format = WEIGHT_NVFP4, .rows = SCALES, .cols = COLS, .data = data, .scales = scales, .global = 0.25f};
+    kernel_weight k;
+    check(cuda_weight_load(&b.backend, &w, "a weight", &k, &err), &err);
+    uint16_t in[COLS * COLS] = {0};
+    for (int i = 0; i < COLS; i++) in[i * COLS + i] = bf16_from_float(1);
+    void *device_in = device_put(b.gpu, in, sizeof in), *out = device_take(b.gpu, COLS * SCALES * sizeof(float));
+    cuda_project(&b.step, &k, device_in, COLS, NULL, false, CUDA_STORE, out, SCALES);
+    float *y = device_get(b.gpu, out, COLS * SCALES * sizeof(float)), row[COLS];
+    for (int r = 0; r < SCALES; r++) {
+        weight_row(&w, r, row);
+        for (int i = 0; i < COLS; i++) assert_true(y[i * SCALES + r] == row[i]);
+    }
+    free(y);
+    b.gpu->calls->free(b.gpu, device_in);
+    b.gpu->calls->free(b.gpu, out);
+    bed_close(&b);
+}
+
+static void norm_shape(int hidden, int count, weight_format format, bool plain)
+{
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    size_t n = (size_t)count * (size_t)hidden;
+    weight w = random_weight(&b.memory, format, 1, hidden, 0.3f, false);
+    kernel_weight k;
+    check(cuda_weight_load(&b.backend, &w, "a gain", &k, &err), &err);
+    float *x = random_floats(n, 2, false), *gain = malloc((size_t)hidden * sizeof *gain);
+    weight_row(&w, 0, gain);
+    float *device_x = device_put(b.gpu, x, n * sizeof *x), *device_y = device_take(b.gpu, n * sizeof *x);
+    uint16_t *device_half = device_take(b.gpu, n * sizeof *device_half);
+    cuda_norm(&b.step, device_x, &k, hidden, 1e-6f, plain, count, device_half, device_y);
+    float *y = device_get(b.gpu, device_y, n * sizeof *x);
+    uint16_t *half = device_get(b.gpu, device_half, n * sizeof *half);
+    for (int r = 0; r < count; r++) {
+        double squares = 0;
+        for (int i = 0; i < hidden; i++) squares += (double)x[r * hidden + i] * (double)x[r * hidden + i];
+        double inverse = 1 / sqrt(squares / hidden + 1e-6);
+        for (int i = 0; i < hidden; i++) {
+            double want = (double)x[r * hidden + i] * inverse * ((plain ? 0.0 : 1.0) + (double)gain[i]);
+            float got = y[r * hidden + i];
+            assert_true(fabs((double)got - want) <= fabs(want) * 0x1.01p-8);
+            assert_true(bf16_from_float(got) == half[r * hidden + i] && bf16_round(got) == got);
+        }
+    }
+    free(x), free(gain), free(y), free(half);
+    b.gpu->calls->free(b.gpu, device_x);
+    b.gpu->calls->free(b.gpu, device_y);
+    b.gpu->calls->free(b.gpu, device_half);
+    bed_close(&b);
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    random_state = 8;
+    norm_shape(16, 3, WEIGHT_BF16, false);
+    norm_shape(528, 1, WEIGHT_F32, true);
+    norm_shape(2064, 5, WEIGHT_BF16, false);
+}
+
+static void swiglu_kind(bool plain)
+{
+    enum { WIDTH = 49, COUNT = 7, N = WIDTH * COUNT };
+    const float alpha = 1.702f, limit = 1.5f;
+    bed b;
+    bed_open(&b);
+    float *gate = random_floats(N, 2, false), *up = random_floats(N, 2, false);
+    gate[0] = up[1] = NAN;
+    float *device_gate = device_put(b.gpu, gate, N * sizeof *gate), *device_up = device_put(b.gpu, up, N * sizeof *up);
+    uint16_t *device_z = device_take(b.gpu, N * sizeof *device_z);
+    cuda_swiglu(&b.step, device_gate, device_up, WIDTH, COUNT, alpha, limit, plain, device_z);
+    uint16_t *z = device_get(b.gpu, device_z, N * sizeof *z);
+    for (int i = 0; i < N; i++) {
+        double g = (double)gate[i], u = (double)up[i], want;
+        if (plain) {
+            want = g / (1 + exp(-g)) * u;
+        } else {
+            if (g > (double)limit) g = (double)limit;
+            if (u > (double)limit) u = (double)limit;
+            if (u < (double)-limit) u = (double)-limit;
+            want = (u + 1) * g / (1 + exp(-(double)alpha * g));
+        }
+        if (i < 2)
+            assert_true(isnan(bf16_to_float(z[i])));
+        else
+            assert_true(fabs((double)bf16_to_float(z[i]) - want) <= fabs(want) * 0x1.02p-8 + 1e-30);
+    }
+    free(gate), free(up), free(z);
+    b.gpu->calls->free(b.gpu, device_gate);
+    b.gpu->calls->free(b.gpu, device_up);
+    b.gpu->calls->free(b.gpu, device_z);
+    bed_close(&b);
+}
+
+static void test_swiglu(void **state)
+{
+    (void)state;
+    random_state = 9;
+    swiglu_kind(false);
+    swiglu_kind(true);
+}
+
+int main(int argc, char **argv)
+{
+    if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_project),      cmocka_unit_test(test_parts), cmocka_unit_test(test_mxfp8_values),
+        cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),  cmocka_unit_test(test_swiglu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
