@@ -6,6 +6,7 @@
 #include "backend/cuda_test.h"
 
 #include "backend/cuda/kernels/route.h"
+#include "base/clock.h"
 
 #define BOUND 1e-2f
 /* Root mean square, quantised activations: a z whose exponential differs may take the neighbour of its code. */
@@ -73,14 +74,15 @@ typedef struct inputs {
     int32_t *routes;
 } inputs;
 
-/* kind 0: routes as they fall; 1: all rows to the first experts; 2: to the last. Every seventh row is padding. */
+/* kind 0: routes as they fall; 1: all rows to the first experts; 2: to the last. Every seventh row
+ * is padding. 3: as 0 without padding. */
 static void inputs_make(inputs *in, const ops_model *m, int rows, int kind)
 {
     size_t n = (size_t)rows, per_token = (size_t)m->experts_per_token;
     *in = (inputs){.rows = rows};
     rows_open(&in->step);
     for (int t = 0; t < rows; t++) {
-        bool padding = t % 7 == 3;
+        bool padding = t % 7 == 3 && kind < 3;
         rows_add(&in->step, padding ? -1 : t % MAX_SEQUENCES, padding ? 0 : t / MAX_SEQUENCES, 1, m->vocab);
     }
     /* Rows of a sequence must follow each other. */
@@ -101,7 +103,7 @@ static void inputs_make(inputs *in, const ops_model *m, int rows, int kind)
         int left = m->experts_per_token;
         float sum = 0, *weights = in->weights + (size_t)t * per_token;
         for (int e = 0; e < m->experts && left; e++)
-            if (kind == 0 ? random_below(m->experts - e) < left : kind == 1 || m->experts - e <= left)
+            if (kind % 3 == 0 ? random_below(m->experts - e) < left : kind == 1 || m->experts - e <= left)
                 in->routes[(t + 1) * m->experts_per_token - left--] = e;
         for (size_t i = 0; i < per_token; i++) sum += weights[i] = 0.1f + (float)random_below(100) / 100;
         for (size_t i = 0; i < per_token; i++) weights[i] /= sum;
@@ -390,9 +392,106 @@ static void choice(void **state)
     }
 }
 
+/* ---- How fast ---------------------------------------------------------------------------------------------------- */
+
+/* Random bytes as codes, scales around 1. All experts read the same bytes of the host. */
+static weight random_bytes(arena *a, weight_format format, int64_t rows, int64_t cols)
+{
+    weight w = {.format = format, .rows = rows, .cols = cols, .global = 1.0f / 64};
+    size_t n = (size_t)(rows * cols), bytes = format == WEIGHT_NVFP4 ? n / 2 : format == WEIGHT_F32 ? 4 * n : n;
+    uint8_t *data = arena_take(a, bytes), *scales = arena_take(a, n / 16);
+    for (size_t i = 0; i < bytes / 4; i++) {
+        uint32_t bits = random_bits();
+        if (format == WEIGHT_MXFP8) bits &= 0xBFBFBFBF;
+        if (format == WEIGHT_F32) bits = (bits & 0x80FFFFFF) | 0x3C000000;
+        memcpy(data + 4 * i, &bits, 4);
+    }
+    for (size_t i = 0; i < n / 16; i++) scales[i] = (uint8_t)(format == WEIGHT_NVFP4 ? 0x30 + random_below(8) : 120);
+    w.data = data;
+    if (format != WEIGHT_F32) w.scales = scales;
+    return w;
+}
+
+/* Microseconds of a call; `what`: 0 experts, 1 route and experts. */
+static double measure(const bench *b, int rows, int what)
+{
+    enum { CALLS = 50 };
+    inputs in;
+    hy_error err = {0};
+    double best = INFINITY;
+    inputs_make(&in, b->model, rows, 3);
+    for (int turn = 0; turn < 3; turn++) {
+        b->ops->begin(b->step, b->cache, &in.step.ops);
+        b->ops->tensor_write(b->step, OPS_X, 0, rows, in.x);
+        b->ops->tensor_write(b->step, OPS_H, 0, rows, in.h);
+        b->ops->tensor_write(b->step, OPS_ROUTES, 0, rows, in.routes);
+        b->ops->tensor_write(b->step, OPS_ROUTE_WEIGHTS, 0, rows, in.weights);
+        double start = clock_seconds();
+        for (int i = 0; i < CALLS; i++) {
+            if (what == 1) b->ops->route(b->step, LAYER);
+            b->ops->experts(b->step, LAYER);
+        }
+        check(b->ops->finish(b->step, &err), &err);
+        double time = (clock_seconds() - start) * 1e6 / CALLS;
+        if (time < best) best = time;
+    }
+    inputs_free(&in);
+    return best;
+}
+
+/* One layer of the released model's shape. Bytes are those of the experts that have rows. */
+static void speed(void)
+{
+    enum { HIDDEN = 6144, WIDTH = 3072, EXPERTS = 128 };
+    static const int counts[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+    model_kind kind = {.layers = 2, .hidden = HIDDEN, .heads = 1, .kv_heads = 1, .head_dim = 64, .index_dim = 64,
+                       .index_top = 1, .rotary_dim = 32, .experts = 1, .per_token = 1, .expert_width = 32,
+                       .shared_width = 32, .dense_width = 32, .vocab = 32, .linear = WEIGHT_MXFP8, .expert = WEIGHT_NVFP4};
+    for (int shared = 0; shared < 2; shared++) {
+        random_model m;
+        random_state = 5;
+        random_model_make(&m, &kind);
+        ops_model *o = &m.ops;
+        ops_layer *l = &o->layer[LAYER];
+        o->experts = EXPERTS, o->experts_per_token = 4, o->expert_width = o->shared_width = WIDTH;
+        weight gate = random_bytes(&m.memory, WEIGHT_NVFP4, WIDTH, HIDDEN), up = gate;
+        weight down = random_bytes(&m.memory, WEIGHT_NVFP4, HIDDEN, WIDTH);
+        l->expert_gate = arena_take(&m.memory, EXPERTS * sizeof gate);
+        l->expert_up = arena_take(&m.memory, EXPERTS * sizeof gate);
+        l->expert_down = arena_take(&m.memory, EXPERTS * sizeof gate);
+        for (int e = 0; e < EXPERTS; e++) l->expert_gate[e] = gate, l->expert_up[e] = up, l->expert_down[e] = down;
+        l->router = random_bytes(&m.memory, WEIGHT_F32, EXPERTS, HIDDEN);
+        float *bias = arena_take(&m.memory, EXPERTS * sizeof *bias);
+        l->router_bias = (weight){.format = WEIGHT_F32, .rows = 1, .cols = EXPERTS, .data = bias};
+        l->shared_gate = l->shared_up = random_bytes(&m.memory, WEIGHT_MXFP8, WIDTH, HIDDEN);
+        l->shared_down = random_bytes(&m.memory, WEIGHT_MXFP8, HIDDEN, WIDTH);
+        if (!shared) l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
+        bench b;
+        bench_open(&b, &ops_cuda, &m, CACHE_BF16, CACHE_BF16, (ops_options){.activation = MOE_ACTIVATION_NVFP4}, 1);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            inputs in;
+            bool used[EXPERTS] = {false};
+            int distinct = 0;
+            uint64_t state = random_state;
+            inputs_make(&in, o, counts[c], 3);
+            for (int i = 0; i < counts[c] * 4; i++)
+                if (in.step.sequence[i / 4] >= 0 && !used[in.routes[i]]) used[in.routes[i]] = true, distinct++;
+            inputs_free(&in);
+            random_state = state;
+            double bytes = distinct * 3.0 * HIDDEN * WIDTH * 9 / 16 + shared * 3.0 * HIDDEN * WIDTH * 33 / 32;
+            double alone = measure(&b, counts[c], 0), both = measure(&b, counts[c], 1);
+            printf("%3d rows, %3d experts%s: %7.1f us, %5.2f TB/s; with the router %7.1f us\n", counts[c], distinct,
+                   shared ? " and the shared one" : "", alone, bytes / alone * 1e-6, both);
+        }
+        bench_close(&b);
+        random_model_free(&m);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
+    if (argc > 1 && !strcmp(argv[1], "speed")) return speed(), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choice),        cmocka_unit_test(against_reference), cmocka_unit_test(equal_codes),
         cmocka_unit_test(bits_of_a_row), cmocka_unit_test(not_a_number),      cmocka_unit_test(pieces),
