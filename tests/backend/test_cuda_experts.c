@@ -36,11 +36,11 @@ static void make_model(random_model *m, int k)
 {
     model_kind kind = kinds[k];
     kind.layers = 2, kind.heads = 2, kind.kv_heads = 1, kind.head_dim = kind.index_dim = 64, kind.index_top = 1;
-    kind.rotary_dim = 32, kind.dense_width = 32, kind.vocab = 32, kind.linear = WEIGHT_BF16;
+    kind.rotary_dim = 32, kind.dense_width = 32, kind.vocab = 32, kind.linear = k % 2 ? WEIGHT_BF16 : WEIGHT_MXFP8;
     random_state = 17 + (uint64_t)k;
     random_model_make(m, &kind);
     ops_layer *l = &m->ops.layer[LAYER];
-    l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
+    if (k % 3 == 1) l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
 }
 
 /* With quantised activations the cpu, which rounds z to bf16 too: without that one of a hundred codes is another one.
@@ -181,6 +181,7 @@ static void equal_codes(void **state)
         pair p;
         make_model(&p.model, k);
         ops_layer *l = &p.model.ops.layer[LAYER];
+        l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
         for (int e = 0; e < p.model.ops.experts; e++) {
             weight *up[] = {&l->expert_gate[e], &l->expert_up[e]};
             for (int i = 0; i < 2; i++) up[i]->global *= up[i]->divides ? 1e-5f : 1e5f;
