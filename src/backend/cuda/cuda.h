@@ -109,6 +109,7 @@ struct ops_step {
     uint8_t *sample_scratch; /* host, [workers, sample_bytes] */
     size_t sample_bytes;
     float *draft_logits;    /* host, [D, G, vocab] or NULL: the laws */
+    bool drafting;           /* in `draft`, which runs without rows too */
     struct cuda_draft *draft; /* draft.c's, NULL without a drafter or limits.drafts */
     struct cuda_sampling *sampling; /* sample_rows.c's */
 };

@@ -289,7 +289,8 @@ void cuda_launch(ops_step *s, const char *name, int grid_x, int grid_y, int grid
     gpu *g = s->backend->gpu;
     char full[64] = "hy_";
     size_t length = strlen(name);
-    if (s->rows.count == 0 || grid_x <= 0 || grid_y <= 0 || grid_z <= 0) return;
+    if (s->error.status != HY_OK || (s->rows.count == 0 && !s->drafting)) return;
+    if (grid_x <= 0 || grid_y <= 0 || grid_z <= 0) return;
     assert(length < sizeof full - 3 && block % CUDA_WARP == 0);
     memcpy(full + 3, name, length + 1);
     const gpu_kernel *kernel = g->calls->kernel(g, full);

@@ -1,0 +1,488 @@
+/*
+ * The drafter on the GPU (kernels/draft.cu): taps and context rows, and rounds of drafts.
+ *
+ * `draft` knows the anchors, since verify has put them into host memory, and runs slice after slice of at most
+ * SLICE_ROWS rows, whole sequences: all layers, the head, then the Markov head from left to right. Picks stay on the
+ * GPU, where the next position needs them; the drafts of a slice come to the host in one read, and so do the laws that
+ * verify will ask for. Sequences of a slice have the same number of rows, that of its longest block, so that row k of
+ * all of them is one strided matrix; no row's bits depend on the slice that it is in.
+ */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/draft.h"
+#include "backend/sample.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define LOG2_E 1.44269504f
+
+enum {
+    SLICE_ROWS = 128,
+    PICK_THREADS = 256,
+    PICK_CHUNKS = 64,      /* most blocks that look through a row */
+    PART_BYTES = 64 << 20, /* of attention's parts, or those of one sequence */
+    HEADS_A_BLOCK = 4,
+    DYNAMIC_ROWS = 2 * CUDA_BLOCK_TOKENS,
+};
+
+_Static_assert((int)DRAFT_ROWS == (int)DRAFT_MAX_BLOCK, "the same in kernels");
+
+/* Device memory unless it says host. S = rows of a slice, D = limits.drafts, G = limits.draft_rows. */
+typedef struct cuda_draft {
+    uint16_t *taps;               /* [T, tap_count, hidden] bf16 */
+    float *c;                     /* [T, hidden] */
+    uint16_t *c_bf16;             /* the same */
+    float *cosine, *sine;         /* [max(T, S), rotary_dim / 2] */
+    float *k, *v;                 /* [max(T, S), kv_heads, head_dim] */
+    float *x;                     /* [S, hidden] */
+    float *h;                     /* [D*G, hidden] final_norm's output, slice behind slice */
+    uint16_t *normed;             /* [S, hidden] bf16 */
+    float *q;                     /* [S, heads, head_dim] */
+    uint16_t *q_bf16;             /* the same after norm and rotary */
+    uint16_t *own_k, *own_v;      /* [S, kv_heads, head_dim] bf16 */
+    uint16_t *attention;          /* [S, heads, head_dim] bf16 */
+    float *gate, *up;             /* [S, width] */
+    uint16_t *z;                  /* [S, width] bf16 */
+    float *logits;                /* [S, vocab]: U, then L */
+    uint16_t *markov;             /* [S, markov_rank] bf16 */
+    float *part_state, *part_out; /* of `abreast` sequences */
+    uint64_t *best;               /* [S, PICK_CHUNKS] */
+    draft_sequence *sequence;     /* [D] */
+    int32_t *table;               /* [D, blocks] the blocks of the cache that they meet */
+    int32_t *position;            /* [S] */
+    draft_state *state;           /* [D] */
+    int slice, abreast, chunks, blocks;
+
+    draft_sequence *host_sequence; /* host, as the next four: [D] those that have an anchor and room behind it */
+    int32_t *host_table;           /* [D, blocks] */
+    draft_state *host_state;       /* [D] */
+    const ops_draft **how;         /* [D] */
+    int32_t *first;                /* [D] row in h of what sequence i of the operation has, -1: nothing */
+} cuda_draft_step;
+
+/* ---- Memory -------------------------------------------------------------------------------------------------------
+ */
+
+/* Blocks of keys that a block of drafts meets at most: those of the window, and itself. */
+static int most_blocks(const ops_drafter *d, const ops_limits *limits)
+{
+    int of_window = (d->window + 2 * CACHE_BLOCK - 3) / CACHE_BLOCK + 1;
+    int of_sequence = (limits->positions + CACHE_BLOCK - 1) / CACHE_BLOCK;
+    return (of_window < of_sequence ? of_window : of_sequence) + 1;
+}
+
+static hy_status check(const ops_drafter *d, hy_error *err)
+{
+    if (d->head_dim % 8 != 0 || d->head_dim > DRAFT_HEAD_DIM)
+        return error_set(err, HY_UNSUPPORTED,
+                         "the cuda backend has drafter heads of up to %d dims in multiples of 8, not %d",
+                         DRAFT_HEAD_DIM, d->head_dim);
+    if (d->cache != CACHE_BF16 && d->cache != CACHE_FP8)
+        return error_set(err, HY_UNSUPPORTED, "the cuda backend keeps the drafter's cache in fp8 or bf16, not %s",
+                         cache_format_name(d->cache));
+    return HY_OK;
+}
+
+hy_status cuda_draft_open(ops_step *step, hy_error *err)
+{
+    const ops_model *m = step->backend->model;
+    const ops_drafter *d = m->drafter;
+    const ops_limits *limits = &step->limits;
+    if (!d || !limits->drafts) return HY_OK;
+    hy_status status = check(d, err);
+    if (status != HY_OK) return status;
+    cuda_draft_step *s = step->draft = memory_zeroed(1, sizeof *s);
+    if (!s) return error_memory(err, "the drafter's step", sizeof *s);
+
+    size_t drafts = (size_t)limits->drafts, rows = (size_t)limits->rows, all = drafts * (size_t)limits->draft_rows;
+    size_t slice = all < SLICE_ROWS ? all : SLICE_ROWS, most = rows > slice ? rows : slice;
+    size_t q = (size_t)d->heads * (size_t)d->head_dim, kv = (size_t)d->kv_heads * (size_t)d->head_dim;
+    size_t hidden = (size_t)m->hidden, width = (size_t)d->width, pairs = (size_t)d->rotary_dim / 2;
+    int queries = limits->draft_rows * (d->heads / d->kv_heads);
+    s->slice = (int)slice;
+    s->blocks = most_blocks(d, limits);
+    s->chunks = (m->vocab + 4 * PICK_THREADS - 1) / (4 * PICK_THREADS);
+    if (s->chunks > PICK_CHUNKS) s->chunks = PICK_CHUNKS;
+    size_t parts = (size_t)d->kv_heads * (size_t)s->blocks * (size_t)queries; /* of a sequence */
+    size_t abreast = PART_BYTES / (parts * ((size_t)d->head_dim + 2) * sizeof(float));
+    if (abreast < 1) abreast = 1;
+    if (abreast > slice) abreast = slice;
+    s->abreast = (int)abreast;
+
+    const struct {
+        void *at;
+        size_t count, size;
+        const char *what;
+    } arrays[] = {
+        {&s->taps, rows * (size_t)d->tap_count * hidden, 2, "the drafter's taps"},
+        {&s->c, rows * hidden, 4, "the drafter's context"},
+        {&s->c_bf16, rows * hidden, 2, "the drafter's context"},
+        {&s->cosine, most * pairs, 4, "the drafter's angles"},
+        {&s->sine, most * pairs, 4, "the drafter's angles"},
+        {&s->k, most * kv, 4, "the drafter's keys"},
+        {&s->v, most * kv, 4, "the drafter's values"},
+        {&s->x, slice * hidden, 4, "the drafter's rows"},
+        {&s->h, all * hidden, 4, "the drafter's output"},
+        {&s->normed, slice * hidden, 2, "the drafter's rows"},
+        {&s->q, slice * q, 4, "the drafter's queries"},
+        {&s->q_bf16, slice * q, 2, "the drafter's queries"},
+        {&s->own_k, slice * kv, 2, "the drafter's keys"},
+        {&s->own_v, slice * kv, 2, "the drafter's values"},
+        {&s->attention, slice * q, 2, "the drafter's attention"},
+        {&s->gate, slice * width, 4, "the drafter's feed-forward"},
+        {&s->up, slice * width, 4, "the drafter's feed-forward"},
+        {&s->z, slice * width, 2, "the drafter's feed-forward"},
+        {&s->logits, slice * (size_t)m->vocab, 4, "the drafter's logits"},
+        {&s->markov, slice * (size_t)(d->markov_rank ? d->markov_rank : 1), 2, "the drafter's Markov head"},
+        {&s->part_state, abreast * parts * 2, 4, "parts of the drafter's attention"},
+        {&s->part_out, abreast * parts * (size_t)d->head_dim, 4, "parts of the drafter's attention"},
+        {&s->best, slice * PICK_CHUNKS, 8, "the drafter's picks"},
+        {&s->sequence, drafts, sizeof *s->sequence, "the drafter's sequences"},
+        {&s->state, drafts, sizeof *s->state, "the drafter's sequences"},
+        {&s->table, drafts * (size_t)s->blocks, sizeof *s->table, "the drafter's sequences"},
+        {&s->position, slice, sizeof *s->position, "the drafter's rows"},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && status == HY_OK; i++)
+        status = cuda_step_alloc(step, arrays[i].count, arrays[i].size, arrays[i].what, arrays[i].at, err);
+    s->host_sequence = memory_zeroed(drafts, sizeof *s->host_sequence);
+    s->host_state = memory_zeroed(drafts, sizeof *s->host_state);
+    s->host_table = memory_zeroed(drafts * (size_t)s->blocks, sizeof *s->host_table);
+    s->how = memory_zeroed(drafts, sizeof *s->how);
+    s->first = memory_zeroed(drafts, sizeof *s->first);
+    bool got = s->host_sequence && s->host_state && s->host_table && s->how && s->first;
+    if (status == HY_OK && !got) status = error_memory(err, "the drafter's sequences", drafts * sizeof *s->host_state);
+    for (size_t i = 0; i < drafts && got; i++) s->first[i] = -1;
+    return status;
+}
+
+void cuda_draft_close(ops_step *step)
+{
+    cuda_draft_step *s = step->draft;
+    if (!s) return;
+    memory_free(s->host_sequence);
+    memory_free(s->host_state);
+    memory_free(s->host_table);
+    memory_free(s->how);
+    memory_free(s->first);
+    memory_free(s);
+    step->draft = NULL;
+}
+
+void cuda_draft_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, float *out)
+{
+    const cuda_draft_step *s = step->draft;
+    gpu *g = step->backend->gpu;
+    size_t hidden = (size_t)step->backend->model->hidden, bytes = hidden * sizeof *out;
+    for (int32_t i = 0; i < rows; i++) {
+        int32_t row = first + i, own = s->first[which == OPS_DRAFT_H ? row / step->limits.draft_rows : 0];
+        const float *from = s->c + (size_t)row * hidden;
+        if (which == OPS_DRAFT_H) from = own < 0 ? NULL : s->h + (size_t)(own + row % step->limits.draft_rows) * hidden;
+        memset(out + (size_t)i * hidden, 0, bytes);
+        if (from) g->calls->read(g, from, out + (size_t)i * hidden, bytes);
+    }
+}
+
+/* ---- Context ------------------------------------------------------------------------------------------------------
+ */
+
+static void launch_heads(ops_step *step, const draft_heads_args *args)
+{
+    int64_t heads = 0;
+    for (int i = 0; i < args->parts; i++) heads += args->part[i].heads;
+    int64_t blocks = (heads * args->rows + HEADS_A_BLOCK - 1) / HEADS_A_BLOCK;
+    cuda_launch(step, "draft_heads", (int)blocks, 1, 1, HEADS_A_BLOCK * CUDA_WARP, 0, args, sizeof *args);
+}
+
+static draft_heads_args heads_args(const ops_step *step, int32_t rows)
+{
+    const ops_drafter *d = step->backend->model->drafter;
+    return (draft_heads_args){.rows = rows,
+                              .dim = d->head_dim,
+                              .pairs = d->rotary_dim / 2,
+                              .eps = d->norm_eps,
+                              .one = d->plain_norm ? 0 : 1,
+                              .cosine = step->draft->cosine,
+                              .sine = step->draft->sine};
+}
+
+/* Offset of a layer's first head in a block's row. */
+static int64_t layer_at(const ops_step *step, int layer)
+{
+    const cache_layout *l = &step->cache->layout;
+    return (int64_t)(l->draft_offset + (size_t)layer * (size_t)l->draft_kv_heads * l->draft_head_bytes);
+}
+
+void cuda_draft_tap(ops_step *step, int tap)
+{
+    const ops_model *m = step->backend->model;
+    assert(step->draft && tap >= 0 && tap < m->drafter->tap_count);
+    draft_tap_args args = {step->x, step->draft->taps, m->hidden, m->drafter->tap_count, tap};
+    if (step->rows.count > 0) cuda_launch(step, "draft_tap", step->rows.count, 1, 1, 256, 0, &args, sizeof args);
+}
+
+void cuda_draft_context(ops_step *step)
+{
+    const ops_backend *b = step->backend;
+    const ops_drafter *d = b->model->drafter;
+    cuda_draft_step *s = step->draft;
+    int32_t rows = step->rows.count;
+    int64_t kv = (int64_t)d->kv_heads * d->head_dim;
+    assert(s);
+    if (rows == 0) return;
+    assert(step->cache->layout.draft_offset != CACHE_NO_OFFSET && step->cache->layout.draft_layers == d->layers);
+    cuda_project(step, &b->draft_fc, s->taps, rows, NULL, false, CUDA_STORE, s->c, b->model->hidden);
+    cuda_norm(step, s->c, &b->draft_hidden_norm, b->model->hidden, d->norm_eps, d->plain_norm, rows, s->c_bf16, s->c);
+    cuda_rotary(step, step->device_rows.position, b->draft_frequency, rows, d->rotary_dim / 2, s->cosine, s->sine);
+    for (int i = 0; i < d->layers; i++) {
+        const cuda_draft_layer *l = &b->draft_layer[i];
+        cuda_project(step, &l->k, s->c_bf16, rows, NULL, false, CUDA_STORE, s->k, kv);
+        cuda_project(step, &l->v, s->c_bf16, rows, NULL, false, CUDA_STORE, s->v, kv);
+        draft_heads_args heads = heads_args(step, rows);
+        heads.parts = 2;
+        heads.part[0] = (draft_heads_part){.in = s->k, .gain = l->k_norm, .heads = d->kv_heads};
+        heads.part[1] = (draft_heads_part){.in = s->v, .heads = d->kv_heads};
+        heads.part[0].at = layer_at(step, i);
+        heads.part[1].at = heads.part[0].at + (int64_t)step->cache->layout.draft_v_data;
+        heads.cache = step->device_cache;
+        heads.slot = step->device_rows.slot;
+        heads.sequence = step->device_rows.sequence;
+        launch_heads(step, &heads);
+    }
+}
+
+/* ---- Layers of a slice --------------------------------------------------------------------------------------------
+ */
+
+/* Sequences [begin, begin + count) of those that draft, `stride` rows each. */
+typedef struct slice {
+    int32_t begin, count, stride, rows;
+    int32_t most; /* drafts of a sequence */
+    float *h;     /* their rows of it */
+} slice;
+
+static void attend(ops_step *step, const slice *part, int layer)
+{
+    const ops_drafter *d = step->backend->model->drafter;
+    cuda_draft_step *s = step->draft;
+    const char *name = d->head_dim <= 32   ? "draft_attend_32"
+                       : d->head_dim <= 64 ? "draft_attend_64"
+                                           : "draft_attend_128";
+    int padded = d->head_dim <= 32 ? 32 : d->head_dim <= 64 ? 64 : 128;
+    int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+    for (int32_t first = 0; first < part->count; first += s->abreast) {
+        int32_t count = part->count - first < s->abreast ? part->count - first : s->abreast;
+        int64_t row = (int64_t)first * part->stride;
+        draft_attend_args args = {.sequence = s->sequence + part->begin + first,
+                                  .cache = step->device_cache,
+                                  .at = layer_at(step, layer),
+                                  .table = s->table + (int64_t)(part->begin + first) * s->blocks,
+                                  .stride = part->stride,
+                                  .heads = d->heads,
+                                  .kv_heads = d->kv_heads,
+                                  .dim = d->head_dim,
+                                  .window = d->window,
+                                  .scale = 1 / sqrtf((float)d->head_dim) * LOG2_E,
+                                  .q = s->q_bf16 + row * q,
+                                  .own_k = s->own_k + row * kv,
+                                  .own_v = s->own_v + row * kv,
+                                  .blocks = s->blocks,
+                                  .queries = step->limits.draft_rows * (d->heads / d->kv_heads),
+                                  .part_state = s->part_state,
+                                  .part_out = s->part_out,
+                                  .attention = s->attention + row * q};
+        int32_t blocks = 1;
+        for (int32_t i = part->begin + first; i < part->begin + first + count; i++)
+            if (s->host_sequence[i].blocks > blocks) blocks = s->host_sequence[i].blocks;
+        assert(blocks <= s->blocks);
+        cuda_launch(step, name, blocks, d->kv_heads, count, DRAFT_ATTEND_THREADS,
+                    (size_t)(DYNAMIC_ROWS * (padded + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
+        cuda_launch(step, "draft_fold", part->stride * (d->heads / d->kv_heads), d->kv_heads, count, padded, 0, &args,
+                    sizeof args);
+    }
+}
+
+static void run_layer(ops_step *step, const slice *part, int layer)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    const ops_drafter *d = m->drafter;
+    const cuda_draft_layer *l = &b->draft_layer[layer];
+    cuda_draft_step *s = step->draft;
+    int32_t rows = part->rows;
+    int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+
+    cuda_norm(step, s->x, &l->input_norm, m->hidden, d->norm_eps, d->plain_norm, rows, s->normed, NULL);
+    cuda_project(step, &l->q, s->normed, rows, NULL, false, CUDA_STORE, s->q, q);
+    cuda_project(step, &l->k, s->normed, rows, NULL, false, CUDA_STORE, s->k, kv);
+    cuda_project(step, &l->v, s->normed, rows, NULL, false, CUDA_STORE, s->v, kv);
+    draft_heads_args heads = heads_args(step, rows);
+    heads.parts = 3;
+    heads.part[0] = (draft_heads_part){.in = s->q, .out = s->q_bf16, .gain = l->q_norm, .heads = d->heads};
+    heads.part[1] = (draft_heads_part){.in = s->k, .out = s->own_k, .gain = l->k_norm, .heads = d->kv_heads};
+    heads.part[2] = (draft_heads_part){.in = s->v, .out = s->own_v, .heads = d->kv_heads};
+    launch_heads(step, &heads);
+    attend(step, part, layer);
+    cuda_project(step, &l->o, s->attention, rows, NULL, true, CUDA_ADD, s->x, m->hidden);
+
+    cuda_norm(step, s->x, &l->post_norm, m->hidden, d->norm_eps, d->plain_norm, rows, s->normed, NULL);
+    cuda_project(step, &l->gate, s->normed, rows, NULL, false, CUDA_STORE, s->gate, d->width);
+    cuda_project(step, &l->up, s->normed, rows, NULL, false, CUDA_STORE, s->up, d->width);
+    cuda_swiglu(step, s->gate, s->up, d->width, rows, d->swiglu_alpha, d->swiglu_limit, d->plain_swiglu, s->z);
+    cuda_project(step, &l->down, s->z, rows, NULL, true, CUDA_ADD, s->x, m->hidden);
+}
+
+/* ---- Drafts of a slice --------------------------------------------------------------------------------------------
+ */
+
+static void run_markov(ops_step *step, const slice *part)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    cuda_draft_step *s = step->draft;
+    draft_markov_args markov = {.sequence = s->sequence + part->begin,
+                                .state = s->state + part->begin,
+                                .markov_in = b->markov_in,
+                                .confidence = b->confidence,
+                                .confidence_bias = b->confidence_bias,
+                                .markov = s->markov,
+                                .h = part->h,
+                                .hidden = m->hidden,
+                                .rank = m->drafter->markov_rank,
+                                .stride = part->stride};
+    draft_pick_args pick = {.sequence = markov.sequence,
+                            .state = markov.state,
+                            .logits = s->logits,
+                            .best = s->best,
+                            .vocab = m->vocab,
+                            .chunks = s->chunks,
+                            .stride = part->stride};
+    for (int32_t k = 0; k < part->most; k++) {
+        markov.k = pick.k = k;
+        cuda_launch(step, "draft_markov", part->count, 1, 1, 128, 0, &markov, sizeof markov);
+        if (markov.rank > 0)
+            cuda_project(step, &b->markov_out, s->markov, part->count, NULL, false, CUDA_ADD,
+                         s->logits + (int64_t)k * m->vocab, (int64_t)part->stride * m->vocab);
+        cuda_launch(step, "draft_pick", s->chunks, part->count, 1, PICK_THREADS, 0, &pick, sizeof pick);
+        cuda_launch(step, "draft_take", part->count, 1, 1, CUDA_WARP, 0, &pick, sizeof pick);
+    }
+}
+
+/* The drafts of a slice, and the laws of those that verify may ask for. */
+static void read_drafts(ops_step *step, const slice *part)
+{
+    const ops_model *m = step->backend->model;
+    cuda_draft_step *s = step->draft;
+    gpu *g = step->backend->gpu;
+    size_t row = (size_t)m->vocab;
+    if (step->error.status != HY_OK) return;
+    memset(s->host_state + part->begin, 0, (size_t)part->count * sizeof *s->host_state);
+    g->calls->read(g, s->state + part->begin, s->host_state + part->begin, (size_t)part->count * sizeof *s->state);
+    for (int32_t i = 0; i < part->count; i++) {
+        const draft_state *state = &s->host_state[part->begin + i];
+        const ops_draft *how = s->how[part->begin + i];
+        if (state->count <= 0 || state->count > how->rows) continue;
+        memcpy(how->draft, state->draft, (size_t)state->count * sizeof *how->draft);
+        *how->count = state->count;
+        if (!step->draft_logits || how->method != DRAFT_PROBABILISTIC) continue;
+        g->calls->read(g, s->logits + (size_t)(i * part->stride) * row,
+                       step->draft_logits + (size_t)how->law * (size_t)step->limits.draft_rows * row,
+                       (size_t)state->count * row * sizeof(float));
+    }
+}
+
+static void run_slice(ops_step *step, const slice *part)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    const ops_drafter *d = m->drafter;
+    cuda_draft_step *s = step->draft;
+    draft_begin_args begin = {.sequence = s->sequence + part->begin,
+                              .state = s->state + part->begin,
+                              .embed = b->draft_embed,
+                              .x = s->x,
+                              .position = s->position,
+                              .hidden = m->hidden,
+                              .stride = part->stride,
+                              .noise = d->noise_token};
+    cuda_launch(step, "draft_begin", part->rows, 1, 1, 256, 0, &begin, sizeof begin);
+    cuda_rotary(step, s->position, b->draft_frequency, part->rows, d->rotary_dim / 2, s->cosine, s->sine);
+    for (int layer = 0; layer < d->layers; layer++) run_layer(step, part, layer);
+    cuda_norm(step, s->x, &b->draft_final_norm, m->hidden, d->norm_eps, d->plain_norm, part->rows, s->normed, part->h);
+    cuda_project(step, &b->draft_head, s->normed, part->rows, NULL, false, CUDA_STORE, s->logits, m->vocab);
+    run_markov(step, part);
+    read_drafts(step, part);
+}
+
+/* ---- The operation ------------------------------------------------------------------------------------------------
+ */
+
+/* False: nothing to draft. */
+static bool open_sequence(const ops_step *step, const ops_draft *how, draft_sequence *out, int32_t *table)
+{
+    *how->count = 0;
+    if (step->error.status != HY_OK || *how->after_count < 1) return false;
+    int32_t anchor = how->after[*how->after_count - 1].id, position = how->position + *how->after_count - 1;
+    int32_t room = how->end - (position + 1), wanted = room < how->rows ? room : how->rows;
+    assert(how->rows > 0 && how->rows <= step->limits.draft_rows);
+    assert(how->method != DRAFT_PROBABILISTIC || !step->draft_logits ||
+           (how->law >= 0 && how->law < step->limits.drafts));
+    if (anchor < 0 || wanted <= 0) return false;
+    assert(anchor < step->backend->model->vocab && how->sequence < step->rows.sequences);
+    assert(position == 0 || (position - 1) / CACHE_BLOCK < step->rows.block_table_stride);
+    *out = (draft_sequence){.anchor = anchor,
+                            .position = position,
+                            .rows = how->rows,
+                            .wanted = wanted,
+                            .threshold = how->threshold,
+                            .blocks = 1};
+    int32_t low = position - step->backend->model->drafter->window + 1;
+    if (low > 0) out->first_block = low / CACHE_BLOCK;
+    const int32_t *blocks = step->rows.block_table + (int64_t)how->sequence * step->rows.block_table_stride;
+    for (int32_t b = out->first_block; b * CACHE_BLOCK < position; b++) table[out->blocks++ - 1] = blocks[b];
+    assert(out->blocks <= step->draft->blocks);
+    out->stream = (draw_stream){.seed = how->seed,
+                                .position = (uint32_t)position + 1,
+                                .choice = how->choice,
+                                .purpose = RANDOM_PICK,
+                                .temperature = how->temperature};
+    out->stream.greedy = how->method == DRAFT_GREEDY || sample_is_greedy(how->temperature);
+    if (how->method == DRAFT_PROBABILISTIC)
+        out->stream.purpose = RANDOM_DRAFT, out->stream.anchor = (uint32_t)position + 1;
+    return true;
+}
+
+void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count)
+{
+    cuda_draft_step *s = step->draft;
+    gpu *g = step->backend->gpu;
+    int32_t all = 0, rows = 0;
+    assert(s && count <= step->limits.drafts);
+    for (int32_t i = 0; i < count; i++) {
+        s->first[i] = -1;
+        int32_t *table = s->host_table + (int64_t)all * s->blocks;
+        if (!open_sequence(step, &sequences[i], &s->host_sequence[all], table)) continue;
+        s->how[all++] = &sequences[i];
+    }
+    if (all == 0) return;
+    g->calls->write(g, s->sequence, s->host_sequence, (size_t)all * sizeof *s->sequence);
+    g->calls->write(g, s->table, s->host_table, (size_t)all * (size_t)s->blocks * sizeof *s->table);
+    step->drafting = true;
+    for (slice part = {0}; part.begin < all; part.begin += part.count, rows += part.rows) {
+        part.count = part.stride = part.most = 0;
+        for (; part.begin + part.count < all; part.count++) {
+            const draft_sequence *next = &s->host_sequence[part.begin + part.count];
+            int32_t stride = next->rows > part.stride ? next->rows : part.stride;
+            if (part.count > 0 && stride * (part.count + 1) > s->slice) break;
+            part.stride = stride;
+            if (next->wanted > part.most) part.most = next->wanted;
+        }
+        part.rows = part.stride * part.count;
+        part.h = s->h + (int64_t)rows * step->backend->model->hidden;
+        for (int32_t i = 0; i < part.count; i++) s->first[s->how[part.begin + i] - sequences] = rows + i * part.stride;
+        run_slice(step, &part);
+    }
+    step->drafting = false;
+}

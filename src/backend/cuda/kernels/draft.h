@@ -1,0 +1,109 @@
+/*
+ * Parameters of the drafter's kernels. Sequences of a slice have `stride` rows each, of which the first `rows` are its
+ * block and the others are computed for nothing; so row r belongs to sequence r / stride, place r % stride.
+ */
+#ifndef HAYATE_BACKEND_CUDA_KERNELS_DRAFT_H
+#define HAYATE_BACKEND_CUDA_KERNELS_DRAFT_H
+
+#include "backend/cuda/kernels/args.h"
+#include "backend/cuda/kernels/sample.h"
+
+enum {
+    DRAFT_ROWS = 16,         /* DRAFT_MAX_BLOCK */
+    DRAFT_HEAD_DIM = 128,    /* the largest */
+    DRAFT_PAD = 8,           /* bf16 values behind a key in shared memory, so that eight keys meet all banks */
+    DRAFT_ATTEND_THREADS = 256,
+};
+
+/* A sequence of the slice; see ops_draft. */
+typedef struct draft_sequence {
+    int32_t anchor, position;
+    int32_t first_block, blocks; /* of the cache, from that of the window's beginning on, and one more: its own rows */
+    int32_t rows, wanted; /* of the block; drafts that there is room for */
+    float threshold;      /* 0: not asked */
+    draw_stream stream;   /* position and anchor are those of the first draft */
+} draft_sequence;
+
+/* What a slice knows of a sequence's drafts. */
+typedef struct draft_state {
+    int32_t before; /* token before the next draft; -1: the drafts have ended */
+    int32_t count;
+    int32_t draft[DRAFT_ROWS];
+} draft_state;
+
+/* taps [rows, taps, hidden] bf16, tap `tap` of it = x [rows, hidden]. Grid (rows). */
+typedef struct draft_tap_args {
+    const float *x;
+    uint16_t *taps;
+    int32_t hidden, tap_count, tap;
+} draft_tap_args;
+
+/* x [rows, hidden]: anchor, noise, noise, ...; positions of the rows; states begin. Grid (rows). */
+typedef struct draft_begin_args {
+    const draft_sequence *sequence;
+    draft_state *state;
+    kernel_weight embed;
+    float *x;
+    int32_t *position;
+    int32_t hidden, stride, noise;
+} draft_begin_args;
+
+/* Heads of rows, a warp each: normed where there is a gain, turned, rounded to bf16 and put down. */
+typedef struct draft_heads_part {
+    const float *in; /* [rows, heads, dim] */
+    uint16_t *out;   /* the same; NULL: into the cache */
+    kernel_weight gain; /* data NULL: neither norm nor rotary */
+    int64_t at;      /* in the cache: offset of head 0 in a block's row */
+    int32_t heads;
+} draft_heads_part;
+
+typedef struct draft_heads_args {
+    draft_heads_part part[3];
+    int32_t parts, rows, dim, pairs;
+    float eps, one; /* what is added to a gain */
+    const float *cosine, *sine;
+    /* For parts that go into the cache. */
+    kernel_cache cache;
+    const int64_t *slot;
+    const int32_t *sequence;
+} draft_heads_args;
+
+/* Attention of blocks: draft_attend_32, _64, _128 by the padded dim, grid (blocks, kv_heads, sequences), makes what each
+ * block of keys gives alone; draft_fold, grid (queries, kv_heads, sequences), puts these together. */
+typedef struct draft_attend_args {
+    const draft_sequence *sequence; /* of the launch */
+    kernel_cache cache;
+    int64_t at; /* offset of the layer's head 0 in a block's row */
+    const int32_t *table; /* [sequences, blocks] the blocks of the cache from first_block on */
+    int32_t stride, heads, kv_heads, dim, window;
+    float scale; /* of scores, in powers of two */
+    const uint16_t *q;         /* of the launch, [rows, heads, dim] bf16 */
+    const uint16_t *own_k, *own_v; /* [rows, kv_heads, dim] bf16 */
+    int32_t blocks, queries;   /* most of a sequence: these are the parts' strides */
+    float *part_state;         /* [sequences, kv_heads, blocks, queries, 2] maximum and sum */
+    float *part_out;           /* [sequences, kv_heads, blocks, queries, dim] */
+    uint16_t *attention;       /* [rows, heads, dim] bf16 */
+} draft_attend_args;
+
+/* Before the k-th drafts: markov [sequences, rank] bf16 = markov_in of the token before; drafts whose confidence is below
+ * the threshold end. Grid (sequences). */
+typedef struct draft_markov_args {
+    const draft_sequence *sequence;
+    draft_state *state;
+    kernel_weight markov_in, confidence, confidence_bias;
+    uint16_t *markov;
+    const float *h; /* [rows, hidden] of the slice */
+    int32_t hidden, rank, stride, k;
+} draft_markov_args;
+
+/* The k-th drafts: draft_pick, grid (chunks, sequences), the best of a part of the vocabulary; draft_take, grid
+ * (sequences), the best of these. */
+typedef struct draft_pick_args {
+    const draft_sequence *sequence;
+    draft_state *state;
+    const float *logits; /* [rows, vocab] of the slice */
+    uint64_t *best;      /* [sequences, chunks] */
+    int32_t vocab, chunks, stride, k;
+} draft_pick_args;
+
+#endif

@@ -1,0 +1,137 @@
+/*
+ * Random numbers and the order of logits in kernels: the steps of base/random.c and backend/sample.c one by one, so that the
+ * same numbers have the same bits. Every fp32 step is rounded by itself; `fused` stands where the definition has fmaf.
+ */
+#ifndef HAYATE_BACKEND_CUDA_DRAW_CUH
+#define HAYATE_BACKEND_CUDA_DRAW_CUH
+
+#include "backend/cuda/kernels/kernel.cuh"
+#include "backend/cuda/kernels/sample.h"
+
+/* ---- Random numbers ---------------------------------------------------------------------------------------------- */
+
+/* Philox4x32-10 of lanes 4 * quad .. 4 * quad + 3. */
+DEVICE void draw_quad(const draw_stream &in, uint32_t quad, uint32_t out[4])
+{
+    uint32_t c0 = in.position, c1 = in.purpose << 24 | in.choice, c2 = quad, c3 = in.anchor;
+    uint32_t k0 = (uint32_t)in.seed, k1 = (uint32_t)(in.seed >> 32);
+    UNROLL
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c0 = n0, c1 = (uint32_t)b, c2 = n2, c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+DEVICE float draw_log_of(float k, float f)
+{
+    float p = -0x1.07d576p-3f;
+    p = fused(p, f, 0x1.1e6b14p-3f);
+    p = fused(p, f, -0x1.f32c54p-4f);
+    p = fused(p, f, 0x1.1ed5ccp-3f);
+    p = fused(p, f, -0x1.559c8cp-3f);
+    p = fused(p, f, 0x1.99d04ap-3f);
+    p = fused(p, f, -0x1.fffefap-3f);
+    p = fused(p, f, 0x1.555506p-2f);
+    p = fused(p, f, -0.5f);
+    float square = f * f;
+    return fused(k, 0x1.62e430p-1f, fused(square, p, f));
+}
+
+DEVICE int draw_exponent(uint32_t bits) { return (int)((bits - 0x3F2AAAABu + (128u << 23)) >> 23) - 128; }
+
+DEVICE float draw_log(float x)
+{
+    uint32_t bits = float_bits(x);
+    int k = draw_exponent(bits);
+    return draw_log_of((float)k, bits_float(bits - ((uint32_t)k << 23)) - 1);
+}
+
+DEVICE float draw_log1p(float x)
+{
+    int k = draw_exponent(float_bits(1 + x));
+    float scale = bits_float((uint32_t)(127 - k) << 23);
+    return draw_log_of((float)k, fused(x, scale, scale - 1));
+}
+
+/* Gumbel noise of a draw. */
+DEVICE float draw_noise(uint32_t x)
+{
+    float u = (float)x * 0x1p-32f + 0x1p-33f;
+    u = u < 1 - 0x1p-24f ? u : 1 - 0x1p-24f;
+    return -draw_log(-draw_log1p(-u));
+}
+
+DEVICE int draw_zeros(uint32_t x) /* leading */
+{
+    x |= x >> 1, x |= x >> 2, x |= x >> 4, x |= x >> 8, x |= x >> 16;
+    return 32 - count_bits(x);
+}
+
+/* ---- The order of logits ----------------------------------------------------------------------------------------- */
+
+#define DRAW_NONE (bits_float(0xFF800000u)) /* -inf */
+#define DRAW_MOST (bits_float(0x7F7FFFFFu)) /* the largest finite number */
+
+/* NaN counts as -inf, +inf as the largest number. */
+DEVICE float draw_clean(float x) { return x <= DRAW_MOST ? x : x != x ? DRAW_NONE : DRAW_MOST; }
+/* No -0, which keys would tell from 0. */
+DEVICE float draw_scale(float z, float temperature) { return draw_clean(draw_clean(z) / temperature + 0.0f); }
+
+/* Bits that order as numbers do. */
+DEVICE uint32_t draw_key(float z)
+{
+    uint32_t u = float_bits(z);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Larger: the larger value, of equal ones the lower id. 0: nothing. */
+DEVICE uint64_t draw_place(float value, int32_t id)
+{
+    return (uint64_t)draw_key(value + 0.0f) << 32 | (0xFFFFFFFFu - (uint32_t)id);
+}
+DEVICE int32_t draw_id(uint64_t place) { return place ? (int32_t)(0xFFFFFFFFu - (uint32_t)place) : -1; }
+
+/* The best so far of one thread, which meets ids in ascending order. */
+struct draw_best {
+    float top;
+    int32_t id;
+};
+DEVICE void draw_take(draw_best &best, float value, int32_t id)
+{
+    if (value > best.top) best.top = value, best.id = id;
+}
+DEVICE uint64_t draw_place(const draw_best &best) { return best.id < 0 ? 0 : draw_place(best.top, best.id); }
+
+/*
+ * z + noise of up to four logits from id `first` on, a multiple of four; those of -inf have no part. As in the definition
+ * a logarithm is left out where its bound, (n + 1) ln 2 for n leading zero bits, cannot pass the best so far.
+ */
+DEVICE void draw_noisy(draw_best &best, const draw_stream &in, const float z[4], int32_t first)
+{
+    uint32_t x[4];
+    bool drawn = false;
+    UNROLL
+    for (int lane = 0; lane < 4; lane++) {
+        if (!(z[lane] + 33 * 0.6932f > best.top)) continue;
+        if (!drawn) draw_quad(in, (uint32_t)first / 4, x);
+        drawn = true;
+        if (!(z[lane] + (float)(draw_zeros(x[lane]) + 1) * 0.6932f > best.top)) continue;
+        draw_take(best, z[lane] + draw_noise(x[lane]), first + lane);
+    }
+}
+
+/* The best of a warp, in all lanes. */
+DEVICE uint64_t draw_best_of_warp(uint64_t place)
+{
+    UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+        uint64_t other = lane_xor(place, mask);
+        if (other > place) place = other;
+    }
+    return place;
+}
+
+#endif
