@@ -239,6 +239,13 @@ template <int N> DEVICE void copy_wait()
     emulated::copy_finish(N);
 }
 
+DEVICE uint32_t count_up(uint32_t *at, uint32_t n)
+{
+    uint32_t before = *at;
+    *at = before + n;
+    return before;
+}
+
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
 DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], EMULATED_HERE)

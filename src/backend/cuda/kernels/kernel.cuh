@@ -95,6 +95,9 @@ DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
 /* Until at most N committed groups of this thread are on their way. */
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
+/* *at += n of a whole number in shared memory that others count too; what was there before. */
+DEVICE uint32_t count_up(uint32_t *at, uint32_t n) { return atomicAdd(at, n); }
+
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
 /*

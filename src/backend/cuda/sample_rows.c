@@ -1,0 +1,98 @@
+/*
+ * The chain of sampling on the GPU (kernels/sample.cu) for rows that ask for nothing but temperature and cuts. What it
+ * picks is what sample_row picks; a row that it cannot do comes back as -1, as one of which nothing is left, and goes
+ * to sample_row.
+ */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/sample.h"
+#include "backend/sample.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+enum { PICK_CHUNKS = 64 };
+
+/* R = limits.logit_rows, at least 1. */
+typedef struct cuda_sampling {
+    sample_row_args *row; /* device, as the next three, [R] */
+    sample_bound *bound;
+    uint64_t *best;            /* [R, chunks] */
+    int32_t *id;               /* [R] */
+    sample_row_args *host_row; /* host, [R] */
+    int32_t chunks, rows;
+} cuda_sampling;
+
+hy_status cuda_sampling_open(ops_step *step, hy_error *err)
+{
+    int32_t vocab = step->backend->model->vocab;
+    cuda_sampling *s = step->sampling = memory_zeroed(1, sizeof *s);
+    if (!s) return error_memory(err, "sampling", sizeof *s);
+    s->rows = step->limits.logit_rows > 0 ? step->limits.logit_rows : 1;
+    s->chunks = (vocab + 4 * SAMPLE_PICK_THREADS - 1) / (4 * SAMPLE_PICK_THREADS);
+    if (s->chunks > PICK_CHUNKS) s->chunks = PICK_CHUNKS;
+    size_t rows = (size_t)s->rows;
+    s->host_row = memory_zeroed(rows, sizeof *s->host_row);
+    if (!s->host_row) return error_memory(err, "sampling", rows * sizeof *s->host_row);
+    hy_status status = cuda_step_alloc(step, rows, sizeof *s->row, "sampling", &s->row, err);
+    if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->bound, "sampling", &s->bound, err);
+    if (status == HY_OK)
+        status = cuda_step_alloc(step, rows * (size_t)s->chunks, sizeof *s->best, "sampling", &s->best, err);
+    if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->id, "sampling", &s->id, err);
+    return status;
+}
+
+void cuda_sampling_close(ops_step *step)
+{
+    if (!step->sampling) return;
+    memory_free(step->sampling->host_row);
+    memory_free(step->sampling);
+    step->sampling = NULL;
+}
+
+bool cuda_sample_on_gpu(const ops_step *step, const ops_sample *row)
+{
+    bool plain = row->allowed_count == 0 && row->bad_word_count == 0 && !row->mask && row->bias_count == 0;
+    bool ends = row->output_count < row->min_tokens && row->end_id_count > 0;
+    bool penalties = row->repetition_penalty != 1 || row->frequency_penalty != 0 || row->presence_penalty != 0;
+    bool cut = row->top_k > 0 && row->top_k < step->backend->model->vocab && !sample_is_greedy(row->temperature);
+    return plain && !ends && !penalties && row->logprobs < 0 && !(cut && row->top_k > SAMPLE_MOST) &&
+           row->logit_row < step->logit_rows && step->error.status == HY_OK;
+}
+
+/* At most s->rows of them. */
+static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t count, int32_t *ids)
+{
+    cuda_sampling *s = step->sampling;
+    gpu *g = step->backend->gpu;
+    for (int32_t i = 0; i < count; i++) {
+        const ops_sample *how = rows[i];
+        s->host_row[i] = (sample_row_args){
+            .logit_row = how->logit_row, .top_k = how->top_k, .top_p = how->top_p, .min_p = how->min_p};
+        s->host_row[i].stream = (draw_stream){.seed = how->seed,
+                                              .position = how->position,
+                                              .choice = how->choice,
+                                              .purpose = RANDOM_PICK,
+                                              .temperature = how->temperature,
+                                              .greedy = sample_is_greedy(how->temperature)};
+        ids[i] = -1;
+    }
+    sample_args args = {.logits = step->logits,
+                        .row = s->row,
+                        .bound = s->bound,
+                        .best = s->best,
+                        .id = s->id,
+                        .vocab = step->backend->model->vocab,
+                        .chunks = s->chunks};
+    g->calls->write(g, s->row, s->host_row, (size_t)count * sizeof *s->row);
+    cuda_launch(step, "sample_cut", count, 1, 1, SAMPLE_THREADS, 0, &args, sizeof args);
+    cuda_launch(step, "sample_pick", s->chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);
+    cuda_launch(step, "sample_take", count, 1, 1, CUDA_WARP, 0, &args, sizeof args);
+    if (step->error.status == HY_OK) g->calls->read(g, s->id, ids, (size_t)count * sizeof *ids);
+}
+
+void cuda_sample_rows(ops_step *step, const ops_sample *const *rows, int32_t count, int32_t *ids)
+{
+    for (int32_t first = 0; first < count; first += step->sampling->rows) {
+        int32_t left = count - first, most = step->sampling->rows;
+        sample_some(step, rows + first, left < most ? left : most, ids + first);
+    }
+}
