@@ -91,7 +91,7 @@ struct hy_engine_options;
 
 /* A zeroed struct means every default. Names are those of the command line. */
 typedef struct hy_model_options {
-    const char *backend;          /* "cpu" (default) or "reference" */
+    const char *backend;          /* "cpu" (default, as "auto"), "cuda" or "reference" */
     const char *kv_cache_dtype;   /* "auto" (default), "bf16", "fp8", "nvfp4"; "fp32" on the reference */
     const char *indexer_kv_dtype; /* the same; "auto" follows the main cache */
     const char *readback;         /* "exact" (default) or "e4m3" */
@@ -122,7 +122,7 @@ typedef struct hy_model_options {
 /* What a model is, for planning and display. Strings live as long as the model. */
 typedef struct hy_model_info {
     const char *path, *name;               /* folder; last part of it */
-    const char *backend;                   /* "cpu", "reference" */
+    const char *backend;                   /* "cpu", "cuda", "reference" */
     const char *kv_cache_dtype, *indexer_kv_dtype, *readback, *moe_activation; /* as resolved */
     int layers, hidden, vocab, max_model_len;
     uint64_t parameters;                   /* logical weights, counted from shapes */

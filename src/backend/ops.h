@@ -353,6 +353,8 @@ typedef struct hy_ops {
 
     /* Bytes that open and step_open would take: before anything is read. NULL: this backend cannot be bounded. */
     void (*measure)(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out);
+    /* Bytes that caches and steps can still take where the backend keeps them. NULL: they take this process's memory. */
+    uint64_t (*memory_free)(const ops_backend *backend);
     /* With streamed weights, between steps: the expert cache has `bytes` and is empty. At open it has none, and there can
      * be no step. HY_NO_FIT. NULL, as the next: this backend does not stream. */
     hy_status (*expert_memory)(ops_backend *backend, uint64_t bytes, hy_error *err);

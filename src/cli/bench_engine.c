@@ -303,7 +303,7 @@ static hy_status check_fit(const engine_bench *b, uint64_t cache_bytes, hy_error
                         "a context of %d and %d tokens behind it are beyond the model's %d positions: give a smaller "
                         "--context or fewer --tokens",
                         b->prompt, b->most, model_max_len(b->model));
-    uint64_t available = memory_available() / 10 * 9;
+    uint64_t available = model_memory_free(b->model) / 10 * 9;
     if (cache_bytes <= available / 2) return HY_OK;
     return error_at(
         err, HY_NO_FIT, "--context",
@@ -560,7 +560,8 @@ int bench_engine(int argc, char **argv)
         {"runs", "N", "runs whose medians are shown (default 5)", &b->runs, CLI_INT},
         {"temperature", "T", "of sampling; 0 (default): the largest logit", &b->temperature, CLI_FLOAT},
         {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
-        {"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING},
+        {"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING},
+        {"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING},
         {"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference", &m->kv_cache_dtype,
          CLI_STRING},
         {"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,

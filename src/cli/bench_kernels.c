@@ -335,7 +335,7 @@ static hy_status prepare(kernel_bench *b, const char *name, hy_error *err)
     if (status != HY_OK) return status;
     status = fit_contexts(b, name, err);
     if (status != HY_OK) return status;
-    b->ops = ops_find(b->backend);
+    b->ops = ops_find(strcmp(b->backend, "auto") ? b->backend : "cpu");
     if (!b->ops)
         return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", b->backend,
                         ops_names);
@@ -383,7 +383,8 @@ int bench_kernels(int argc, char **argv)
         {"read-buffer", "SIZE", "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory)",
          &b->read_bytes, CLI_SIZE},
         {"threads", "N", "worker threads (default: one per core)", &b->threads, CLI_INT},
-        {"backend", "NAME", "cpu (default) or reference", &b->backend, CLI_STRING},
+        {"backend", "NAME", "cpu (default), cuda or reference", &b->backend, CLI_STRING},
+        {"device", "NAME", "the same: auto (default), cpu or cuda", &b->backend, CLI_STRING},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of a table", &b->json, CLI_FLAG},
     };

@@ -93,9 +93,10 @@ static hy_status check_fit(const model_bench *b, hy_error *err)
                         "a context of %d and %d more are beyond the model's %d positions: give a smaller --context",
                         largest(b->context, b->context_count), rows_each(b), model_max_len(b->model));
     const cache_layout *layout = model_cache_layout(b->model);
-    uint64_t sequences = (uint64_t)most_sequences(b), free_bytes = memory_available() / 10 * 9;
+    uint64_t sequences = (uint64_t)most_sequences(b), free_bytes = model_memory_free(b->model) / 10 * 9;
     uint64_t blocks = ((uint64_t)positions + CACHE_BLOCK - 1) / CACHE_BLOCK;
-    uint64_t left = free_bytes > b->read_bytes ? free_bytes - b->read_bytes : 0;
+    uint64_t beside = model_memory_own(b->model) ? 0 : b->read_bytes;
+    uint64_t left = free_bytes > beside ? free_bytes - beside : 0;
     uint64_t fitting = left / layout->row_bytes / sequences;
     char need[32], has[32];
     if (blocks <= fitting && sequences * blocks < INT32_MAX / CACHE_BLOCK) return HY_OK;
@@ -284,7 +285,8 @@ static int command(const char *bench, const char *about, const char *batches, in
          "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory or of --memory)",
          &b->read_bytes, CLI_SIZE},
         {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
-        {"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING},
+        {"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING},
+        {"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING},
         {"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference", &m->kv_cache_dtype,
          CLI_STRING},
         {"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,

@@ -45,7 +45,8 @@ static int table_of(eval_flags *f, cli_option *table, int count)
          &f->count, CLI_INT},
         {"full", NULL, "five times as many", &f->full, CLI_FLAG},
         {"show", "WHICH", "print the answers too: wrong, or all", &f->show, CLI_STRING},
-        {"backend", "NAME", "cpu (default) or reference", &f->model.backend, CLI_STRING},
+        {"backend", "NAME", "cpu (default), cuda or reference", &f->model.backend, CLI_STRING},
+        {"device", "NAME", "the same: auto (default), cpu or cuda", &f->model.backend, CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of tables", &f->json, CLI_FLAG},
         {"verbose", NULL, "log lines of the library on stderr", &f->verbose, CLI_FLAG},
     };

@@ -62,7 +62,8 @@ int flags_text_table(model_flags *f, cli_option *t, int n)
 int flags_model_table(model_flags *f, cli_option *t, int n)
 {
     hy_model_options *m = &f->model;
-    n = add(t, n, (cli_option){"backend", "NAME", "cpu (default) or reference", &m->backend, CLI_STRING});
+    n = add(t, n, (cli_option){"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING});
+    n = add(t, n, (cli_option){"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING});
     n = add(t, n, (cli_option){"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT});
     n = add(
         t, n,

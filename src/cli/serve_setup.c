@@ -200,7 +200,13 @@ static int read_model(const serve_args *args, serve_setup *s)
 {
     hy_model_options *m = &s->model;
     int64_t length = 0, count = 0;
+    const char *device = serve_text(args, "device");
     m->backend = serve_text(args, "backend");
+    if (device && strcmp(device, "auto") != 0) {
+        if (serve_given(args, "backend") && strcmp(device, m->backend) != 0)
+            return fail("--device %s and --backend %s mean the same: give one", device, m->backend);
+        m->backend = device;
+    }
     m->readback = serve_text(args, "readback");
     m->moe_activation = serve_text(args, "moe-activation");
     m->weights = serve_text(args, "weights");

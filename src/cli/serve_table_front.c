@@ -100,7 +100,9 @@ const arg_spec serve_front[] = {
 {"enable-flash-late-interaction", "", ARG_BOOL, GROUP_FRONTEND, FATE_NONE, "on", "", "scores of pooling models on the GPU",
  "it generates text and pools nothing"},
 
-{"backend", "", ARG_CHOICE, GROUP_HAYATE, FATE_DONE, "cpu", "cpu|reference", "what computes", ""},
+{"backend", "", ARG_CHOICE, GROUP_HAYATE, FATE_DONE, "cpu", "cpu|cuda|reference", "what computes", ""},
+{"device", "", ARG_CHOICE, GROUP_HAYATE, FATE_DONE, "auto", "auto|cpu|cuda",
+ "what computes, as --backend; auto: what that says", ""},
 {"threads", "", ARG_INT, GROUP_HAYATE, FATE_DONE, "0", "", "worker threads; 0: one per core", ""},
 {"cpu-pin", "", ARG_CHOICE, GROUP_HAYATE, FATE_DONE, "auto", "auto|on|off",
  "keep each thread on a core; auto: on several memory nodes", ""},

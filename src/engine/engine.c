@@ -116,6 +116,14 @@ static ops_limits limits_of(const hy_engine *e, const hy_engine_options *o)
                         .draft_laws = e->drafts_most > 0 && e->method != VERIFY_COUPLED && !e->greedy_drafts};
 }
 
+/* Of a GPU's memory, which nobody else wants: what as many longest sequences take as may run, within nine tenths. */
+static uint64_t own_cache_bytes(const hy_engine *e, int32_t positions, uint64_t available)
+{
+    uint64_t wanted = (uint64_t)DEFAULT_SEQUENCES * (((uint64_t)positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
+    uint64_t most = available / 10 * 9, row = model_cache_layout(e->model)->row_bytes;
+    return wanted < most / row ? wanted * row : most;
+}
+
 static hy_status plan_cache(hy_engine *e, const hy_engine_options *o, hy_error *err)
 {
     const cache_layout *layout = model_cache_layout(e->model);
@@ -127,9 +135,15 @@ static hy_status plan_cache(hy_engine *e, const hy_engine_options *o, hy_error *
         return error_at(err, HY_NO_FIT, "offload_memory",
                         "%s for blocks that leave the cache were asked for and %s of memory are free: ask for less",
                         memory_text(o->offload_memory, asked), memory_text(machine, left));
-    machine -= e->tier_bytes;
-    available = available > e->tier_bytes ? available - e->tier_bytes : 0;
-    hy_status status = cache_plan_make(layout->row_bytes, e->model_len, o->cache_bytes, available, &e->plan, err);
+    uint64_t bytes = o->cache_bytes;
+    if (model_memory_own(e->model)) {
+        machine = available;
+        if (!bytes) bytes = own_cache_bytes(e, limits.positions, available);
+    } else {
+        machine -= e->tier_bytes;
+        available = available > e->tier_bytes ? available - e->tier_bytes : 0;
+    }
+    hy_status status = cache_plan_make(layout->row_bytes, e->model_len, bytes, available, &e->plan, err);
     if (status != HY_OK) return status;
     if (o->cache_bytes > 0 && e->plan.bytes > machine)
         return error_at(err, HY_NO_FIT, "cache_bytes",

@@ -87,7 +87,7 @@ static uint64_t tier_bytes(const hy_model *m, const hy_engine_options *e)
 /* Without a limit: what is free must hold it. Said in one line before anything is read. */
 static hy_status check_machine(const hy_model *m, const hy_engine_options *e, const ops_options *options, hy_error *err)
 {
-    if (!m->ops->measure) return HY_OK;
+    if (!m->ops->measure || model_memory_own(m)) return HY_OK; /* `open` looks at memory of its own */
     ops_limits limits = limits_of(m, e);
     ops_memory need;
     m->ops->measure(&m->weights.shape, options, &limits, &need);
@@ -146,13 +146,24 @@ uint64_t model_memory_for_cache(uint64_t room, uint64_t row_bytes)
     return room / 4 > 4 * row_bytes ? room / 4 : 4 * row_bytes;
 }
 
+bool model_memory_own(const hy_model *m)
+{
+    return m->ops->memory_free != NULL;
+}
+
+uint64_t model_memory_free(const hy_model *m)
+{
+    return model_memory_own(m) ? m->ops->memory_free(m->backend) : memory_available();
+}
+
 uint64_t model_memory_available(const hy_model *m, const ops_limits *limits)
 {
-    uint64_t available = memory_available();
-    if (!m->limit) return available;
+    uint64_t available = model_memory_free(m);
+    if (!m->limit && !model_memory_own(m)) return available;
     ops_memory need;
     ops_options options = {.weights = m->kind, .activation = m->formats.activation, .pool = m->pool};
     m->ops->measure(&m->weights.shape, &options, limits, &need);
+    if (model_memory_own(m)) return available > need.step ? available - need.step : 0;
     uint64_t room = left(m, need.step + m->expert_least);
     if (room < available) available = room;
     return m->expert_least ? model_memory_for_cache(available, m->layout.row_bytes) : available;

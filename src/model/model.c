@@ -148,7 +148,7 @@ static hy_status open_checkpoint(hy_model *m, const char *path, const hy_model_o
 
 static hy_status open_parts(hy_model *m, const char *path, const hy_model_options *o, hy_error *err)
 {
-    const char *backend = o->backend && *o->backend ? o->backend : "cpu";
+    const char *backend = o->backend && *o->backend && strcmp(o->backend, "auto") != 0 ? o->backend : "cpu";
     if (o->threads < 0) return error_at(err, HY_USAGE, "--threads", "--threads cannot be %d", o->threads);
     m->ops = ops_find(backend);
     if (!m->ops)

@@ -54,7 +54,12 @@ enum { MODEL_MEMORY_MARGIN = 32 << 20 };
  * on experts, and two blocks are the least. */
 uint64_t model_memory_for_cache(uint64_t room, uint64_t row_bytes);
 
-/* What the plan of an engine's cache may take as free: memory_available(), within the limit. */
+/* What is free where the backend keeps caches and steps: the GPU's memory, or memory_available(). */
+uint64_t model_memory_free(const hy_model *model);
+/* Whether that is memory of its own, which nothing else of this process takes. */
+bool model_memory_own(const hy_model *model);
+/* What the plan of an engine's cache may take as free: of own memory what a step leaves, else memory_available(), within the
+ * limit. */
 uint64_t model_memory_available(const hy_model *model, const ops_limits *limits);
 /* Before an engine allocates: the expert cache is given up. Between steps. */
 void model_memory_begin(hy_model *model);

@@ -54,6 +54,13 @@ static hy_status cuda_open(const ops_model *model, const ops_options *options, o
     return HY_OK;
 }
 
+static uint64_t memory_free_bytes(const ops_backend *b)
+{
+    gpu_info now;
+    b->gpu->calls->info(b->gpu, &now);
+    return now.free;
+}
+
 static const char *variant(const ops_backend *b, char out[OPS_VARIANT])
 {
     snprintf(out, OPS_VARIANT, "%.40s, sm_%d%d", b->info.name, b->info.major, b->info.minor);
@@ -64,6 +71,8 @@ const hy_ops ops_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
+    .measure = cuda_measure,
+    .memory_free = memory_free_bytes,
     .variant = variant,
     .cache_open = cuda_cache_open,
     .cache_close = cuda_cache_close,

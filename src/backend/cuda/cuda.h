@@ -2,7 +2,8 @@
  * The CUDA backend: private to this folder and its tests.
  *
  *     gpu.h, driver.c    a GPU: memory, kernels by name, launches; the driver loaded at run time
- *     backend.c          ops_cuda: opening and closing, what it refuses, memory by arithmetic
+ *     backend.c          ops_cuda: opening and closing, what it refuses
+ *     measure.c          memory by arithmetic
  *     weights.c          weights into the GPU's memory
  *     cache.c            blocks in the GPU's memory
  *     step.c             a step: rows and tensors, begin, finish, launches
@@ -119,6 +120,9 @@ struct ops_step {
 /* What ops_cuda.open opens: gpu_driver_open. Tests put another one here before they open anything. */
 extern hy_status (*cuda_open_gpu)(gpu **g, hy_error *err);
 
+/* measure.c: bytes of the weights, and of a step on a GPU of the largest kind. */
+void cuda_measure(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out);
+
 /* Weights into device memory that the backend owns. WEIGHT_NONE gives an empty struct. */
 hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, kernel_weight *out, hy_error *err);
 hy_status cuda_weights_open(ops_backend *b, hy_error *err); /* all of the model */
@@ -202,8 +206,9 @@ void cuda_draft_tap(ops_step *step, int tap);
 void cuda_draft_context(ops_step *step);
 void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count);
 
-/* Memory beside the tensors above: allocated by step_open through these, freed with the step. */
 hy_status cuda_attend_check(const ops_model *model, hy_error *err); /* heads that there are kernels for */
+/* Memory beside the tensors above: allocated by step_open through these, freed with the step. They alloc, write and fill, and
+ * nothing else, and by limits, model and gpu_info alone: measure.c counts what they take on a GPU that is none. */
 hy_status cuda_attend_open(ops_step *step, hy_error *err);
 hy_status cuda_feed_open(ops_step *step, hy_error *err);
 hy_status cuda_draft_open(ops_step *step, hy_error *err); /* only with a drafter and limits.drafts */

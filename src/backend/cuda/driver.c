@@ -498,7 +498,8 @@ hy_status gpu_driver_open(gpu **g, hy_error *err)
     int devices = 0;
     if (!cuda_fatbins[0].name)
         return error_set(err, HY_UNSUPPORTED,
-                         "this program was built without CUDA kernels: nvcc was not found when it was configured");
+                         "this program was built without CUDA kernels: nvcc was not found when it was configured, "
+                         "or HAYATE_CUDA was off");
     hy_status status = driver_api_load(&api, err);
     if (status != HY_OK) return status;
     cu_result r = api->init(0);
