@@ -1,21 +1,21 @@
 /*
  * The same answer with drafts and without.
  *
- *     speculation short|long [DRAFTS [BATCH [THREADS [PROMPTS]]]]
+ *     speculation short|long [DRAFTS [BATCH [THREADS [PROMPTS [FIRST]]]]]
  *
  * The bundled model answers conversations one at a time without drafts; then with 1, 3 and 7 of them, alone and in
  * batches of 4 and 16, at temperatures 0, 0.7 and 1, with its own drafter and with a random one that is hardly ever
  * right: every token and every log-probability must be the same. Then again where the beginnings are found in the
  * cache, where the cache is so small that answers lose theirs on the way, and where blocks come back from disk. `long`
  * takes 200 prompts of 256 tokens for each; `short` a few. A line for each case says how many drafts were accepted and
- * how many tokens came a step. DRAFTS and BATCH leave out the others (0: all), so that the long form can run in parts;
- * the caches of the end go with 7 drafts.
+ * how many tokens came a step. DRAFTS and BATCH leave out the others (0: all), and PROMPTS from number FIRST on are asked,
+ * so that the long form can run in parts; the caches of the end go with 7 drafts and batch 16.
  */
 #include "engine/storm.h"
 
 enum { PROMPTS = 200, BATCH = 16, LOGPROBS = 3 };
 
-static int prompts, tokens;
+static int prompts, tokens, first_prompt;
 static hy_ids asked[PROMPTS];
 static storm_answer plain[3][PROMPTS]; /* by temperature */
 static const float temperatures[3] = {0, 0.7f, 1};
@@ -32,8 +32,9 @@ static void render(const hy_model *model)
         "Compute %d * %d step by step.",
     };
     for (int i = 0; i < prompts; i++) {
+        int n = first_prompt + i;
         char text[160], message[256];
-        snprintf(text, sizeof text, openings[i % 5], 11 + 37 * i % 83, 5 + 23 * i % 71);
+        snprintf(text, sizeof text, openings[n % 5], 11 + 37 * n % 83, 5 + 23 * n % 71);
         snprintf(message, sizeof message, "[{\"role\":\"user\",\"content\":\"%s\"}]", text);
         STORM_OK(hy_render_chat(model, message, NULL, NULL, &asked[i], &storm_error));
     }
@@ -42,13 +43,14 @@ static void render(const hy_model *model)
 static hy_request_options options_of(const hy_model *model, int i, int t)
 {
     hy_request_options o = hy_request_defaults(model);
+    int n = first_prompt + i;
     o.prompt_ids = asked[i].data, o.prompt_count = asked[i].count;
-    o.sampling.temperature = temperatures[t], o.sampling.seed = 1000 + i;
+    o.sampling.temperature = temperatures[t], o.sampling.seed = 1000 + n;
     o.sampling.max_tokens = tokens, o.sampling.ignore_eos = true;
     /* Every chain is met: most are plain, as answers are. */
-    if (i % 8 == 3) o.sampling.top_k = 20, o.sampling.top_p = 0.9f;
-    if (i % 8 == 5) o.sampling.repetition_penalty = 1.1f, o.sampling.presence_penalty = 0.3f;
-    if (i % 8 == 6) o.sampling.logprobs = LOGPROBS;
+    if (n % 8 == 3) o.sampling.top_k = 20, o.sampling.top_p = 0.9f;
+    if (n % 8 == 5) o.sampling.repetition_penalty = 1.1f, o.sampling.presence_penalty = 0.3f;
+    if (n % 8 == 6) o.sampling.logprobs = LOGPROBS;
     return o;
 }
 
@@ -179,13 +181,14 @@ int main(int argc, char **argv)
 {
     bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
     if (argc < 2 || (!is_long && strcmp(argv[1], "short") != 0)) {
-        fprintf(stderr, "usage: speculation short|long [DRAFTS [BATCH [THREADS [PROMPTS]]]]\n");
+        fprintf(stderr, "usage: speculation short|long [DRAFTS [BATCH [THREADS [PROMPTS [FIRST]]]]]\n");
         return 2;
     }
     int only_drafts = argc > 2 ? atoi(argv[2]) : 0, only_batch = argc > 3 ? atoi(argv[3]) : 0;
     int workers = argc > 4 ? atoi(argv[4]) : 0;
     char random[128];
     int most = argc > 5 ? atoi(argv[5]) : 0;
+    first_prompt = argc > 6 ? atoi(argv[6]) : 0;
     prompts = most > 0 && most < PROMPTS ? most : is_long ? PROMPTS : 6, tokens = is_long ? 256 : 24;
     make_random_drafter(random, sizeof random);
     hy_model *model = open_with("on", workers), *other = open_with(random, workers);
@@ -195,7 +198,7 @@ int main(int argc, char **argv)
     hy_engine_close(engine);
 
     run_grid(model, is_long, only_drafts, only_batch, false, "own drafter");
-    if (!only_drafts || only_drafts == 7) run_caches(model, is_long);
+    if ((!only_drafts || only_drafts == 7) && (!only_batch || only_batch == 16)) run_caches(model, is_long);
     run_grid(other, is_long, only_drafts, only_batch, true, "random drafter");
 
     for (int t = 0; t < 3; t++)

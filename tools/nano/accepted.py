@@ -26,7 +26,7 @@ import quant
 from rows import Rows
 
 LENGTH, LIMIT = 1024, 246       # as the drafter's stage continues chats: draft_train.free_report
-TOGETHER = 32                   # texts that PyTorch continues at once
+TOGETHER = {"cpu": 32, "cuda": 256}  # texts that PyTorch continues at once
 REPEATS = 4
 CLOSE = 0.1
 
@@ -36,18 +36,19 @@ class Job:
     texts computes the rows of a round alone. Texts within 2,048 tokens, whose attention sees all blocks."""
 
     def __init__(self, a):
-        self.run = types.SimpleNamespace(device="cpu", a=types.SimpleNamespace(eos=export.tokens(a.model)[export.EOS]),
+        self.device = torch.device("cpu" if a.cpu or not torch.cuda.is_available() else "cuda")
+        self.run = types.SimpleNamespace(device=self.device, a=types.SimpleNamespace(eos=export.tokens(a.model)[export.EOS]),
                                          autocast=contextlib.nullcontext)
-        self.target, self.drafter = export.load(a.model).eval(), export.load_draft(a.model).eval()
+        self.target, self.drafter = (m.to(self.device).eval() for m in (export.load(a.model), export.load_draft(a.model)))
         self.shape, self.model = self.drafter.s, self
         self.follow = self.drafter.follow
         self.drafter.context = lambda taps, quantised: [(c[0], c[1]) for c in self.context]
 
     def open(self, texts, length):
-        s, d = self.target.s, self.shape
-        self.h, self.taps = torch.zeros(texts, length, s.hidden), torch.zeros(texts, length, len(d.taps) * s.hidden)
-        self.cache = [torch.zeros(2, texts, s.kv_heads, length, s.head_dim) for _ in range(s.layers)]
-        self.context = [torch.zeros(2, texts, d.kv_heads, length, d.head_dim) for _ in range(d.layers)]
+        s, d, device = self.target.s, self.shape, self.device
+        self.h, self.taps = torch.zeros(texts, length, s.hidden, device=device), torch.zeros(texts, length, len(d.taps) * s.hidden, device=device)
+        self.cache = [torch.zeros(2, texts, s.kv_heads, length, s.head_dim, device=device) for _ in range(s.layers)]
+        self.context = [torch.zeros(2, texts, d.kv_heads, length, d.head_dim, device=device) for _ in range(d.layers)]
 
     def keep(self, live):
         self.h, self.taps = self.h[live], self.taps[live]
@@ -55,10 +56,11 @@ class Job:
 
     def look(self, ids, texts, length, at=None):
         count = length if at is None else self.shape.block + 1
-        place = (torch.zeros(texts, 1, dtype=torch.long) if at is None else at[:, None]) + torch.arange(count)     # [B, R]
-        row, s, t = torch.arange(texts)[:, None], self.target.s, self.target
+        first = torch.zeros(texts, 1, dtype=torch.long, device=self.device) if at is None else at[:, None]
+        place = first + torch.arange(count, device=self.device)                                                      # [B, R]
+        row, s, t = torch.arange(texts, device=self.device)[:, None], self.target.s, self.target
         cos, sin = m3.rotary_table(s, place.flatten())
-        mask = (torch.arange(self.h.shape[1]) <= place[..., None])[:, None]                                          # [B, 1, R, L]
+        mask = (torch.arange(self.h.shape[1], device=self.device) <= place[..., None])[:, None]                                          # [B, 1, R, L]
         x, kept = F.embedding(ids[row, place], t.embed).flatten(0, 1), []
         for i, layer in enumerate(t.layers):
             q, k, v, _, _ = layer.before(x, cos, sin, quant.SERVED, False)
@@ -88,13 +90,14 @@ class Job:
 def ours(job, prompts):
     """The rounds of each prompt's continuation; prompts of like length together."""
     order, out, began = sorted(range(len(prompts)), key=lambda i: len(prompts[i])), [None] * len(prompts), time.time()
-    for first in range(0, len(order), TOGETHER):
-        some = order[first:first + TOGETHER]
+    together = TOGETHER[job.device.type]
+    for first in range(0, len(order), together):
+        some = order[first:first + together]
         length = max(len(prompts[i]) for i in some) + LIMIT + 3 * job.shape.block
         texts, _ = draft_train.continue_freely(job, [prompts[i] for i in some], length, LIMIT, True, seed=100 + first)
         for i, text in zip(some, texts):
             out[i] = text
-        print(f"PyTorch: {min(first + TOGETHER, len(order))} of {len(order)} prompts, {time.time() - began:.0f} s", flush=True)
+        print(f"PyTorch: {min(first + together, len(order))} of {len(order)} prompts, {time.time() - began:.0f} s", flush=True)
     return out
 
 
