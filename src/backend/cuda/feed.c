@@ -94,9 +94,9 @@ typedef struct piece {
     int32_t experts;      /* most that have rows */
     bool quantised;
     bool tensor; /* experts.cu takes the weights; else experts_plain.cu */
-    int tiles;   /* eights of rows that a warp takes at once: 1, 2, 4, 8 */
-    int turns;   /* blocks that share an expert's row tiles */
-    int warps;   /* of a block */
+    bool few;    /* experts_down_few */
+    int eights;  /* of rows that a warp takes at once: 1, 2, 4, 8 */
+    int turns;   /* blocks that share an expert's rows */
 } piece;
 
 static bool takes(const cuda_layer *l)
@@ -110,13 +110,13 @@ static piece piece_at(const ops_step *step, const cuda_layer *l, int32_t first)
     const ops_model *m = step->backend->model;
     int32_t left = step->rows.count - first, most = piece_rows(step);
     piece p = {.first = first, .count = left < most ? left : most, .tensor = takes(l)};
-    int64_t members = (int64_t)p.count * m->experts_per_token, expected = members / m->experts;
-    p.experts = members < m->experts ? (int32_t)members : m->experts;
+    int32_t members = p.count * m->experts_per_token, expected = members / m->experts;
+    p.experts = members < m->experts ? members : m->experts;
     p.quantised = step->backend->options.activation == MOE_ACTIVATION_NVFP4;
-    p.tiles = p.count <= 8 || expected <= 3 ? 1 : expected <= 10 ? 2 : expected <= 24 ? 4 : 8;
-    int32_t tiles = (p.count + 8 * p.tiles - 1) / (8 * p.tiles);
+    p.few = p.tensor && members <= EXPERTS_FEW;
+    p.eights = p.few || p.count <= 8 || expected <= 3 ? 1 : expected <= 10 ? 2 : expected <= 24 ? 4 : 8;
+    int32_t tiles = (p.count + 8 * p.eights - 1) / (8 * p.eights);
     p.turns = tiles < 4 ? tiles : 4;
-    p.warps = p.tiles == 1 ? 2 : 4;
     return p;
 }
 
@@ -125,35 +125,75 @@ static experts_weight of_experts(const cuda_layer *l, const kernel_weight *w, in
     return (experts_weight){*w, l->expert_bytes[i], l->expert_scale_bytes[i], l->factors[i]};
 }
 
-static const char *const glu_name[] = {"experts_glu_1", "experts_glu_2", "experts_glu_4", "experts_glu_8"};
-static const char *const down_name[] = {"experts_down_1", "experts_down_2", "experts_down_4", "experts_down_8"};
-
-static int tiles_index(int tiles)
+static int32_t divide_up(int32_t a, int32_t b)
 {
-    return tiles == 1 ? 0 : tiles == 2 ? 1 : tiles == 4 ? 2 : 3;
+    return (a + b - 1) / b;
 }
 
-/* A kernel of experts.cu; `outputs` of a warp. */
-static void launch_tensor(ops_step *step, const piece *p, const char *name, int32_t width, int outputs,
-                          const void *args, size_t bytes)
+/* z of all members. */
+static void launch_glu(ops_step *step, const piece *p, const experts_glu_args *args)
 {
-    int block = p->warps * outputs;
-    cuda_launch(step, name, (width + block - 1) / block, p->experts, p->turns, p->warps * CUDA_WARP,
-                (size_t)p->warps * EXPERTS_STAGES * EXPERTS_STAGE_BYTES, args, bytes);
+    const char *name = p->eights == 2 ? "experts_glu_2" : p->eights == 4 ? "experts_glu_4" : "experts_glu_8";
+    int32_t width = args->gate.first.rows, tiles = divide_up(width, EXPERTS_TILE);
+    if (!p->tensor)
+        cuda_launch(step, "experts_glu_plain", divide_up(width, 4), p->experts, 1, 128, 0, args, sizeof *args);
+    else if (p->eights == 1)
+        cuda_launch(step, "experts_glu_1", tiles, p->experts, p->turns, 64, 2 * EXPERTS_RING_BYTES, args, sizeof *args);
+    else
+        cuda_launch(step, name, divide_up(tiles, 4), p->experts, p->turns, 128, 8 * EXPERTS_RING_BYTES, args,
+                    sizeof *args);
+    experts_requantise_args again = {(int64_t)p->count * args->lists.per_token * (width / 16), args->z};
+    if (!p->tensor && p->quantised)
+        cuda_launch(step, "experts_requantise", (int)((again.groups + 127) / 128), 1, 1, 128, 0, &again, sizeof again);
 }
 
-static void run_piece(ops_step *step, const cuda_layer *l, const piece *p, const float *shared)
+/* x of all rows. */
+static void launch_down(ops_step *step, const piece *p, const experts_down_args *args)
+{
+    const char *name = p->eights <= 2 ? "experts_down_2" : p->eights == 4 ? "experts_down_4" : "experts_down_8";
+    int32_t hidden = args->down.first.rows, warps = p->experts < 8 ? p->experts : 8;
+    if (p->few) {
+        cuda_launch(step, "experts_down_few", divide_up(hidden, EXPERTS_TILE), 1, 1, warps * CUDA_WARP,
+                    (size_t)warps * EXPERTS_RING_BYTES, args, sizeof *args);
+        return;
+    }
+    if (!p->tensor)
+        cuda_launch(step, "experts_down_plain", divide_up(hidden, 4), p->experts, 1, 128, 0, args, sizeof *args);
+    else
+        cuda_launch(step, name, divide_up(hidden, 4 * 2 * EXPERTS_TILE), p->experts, p->turns, 128,
+                    8 * EXPERTS_RING_BYTES, args, sizeof *args);
+    experts_combine_args combine = {args->sum, args->y};
+    cuda_launch(step, "experts_combine", divide_up(hidden, 256), p->count, 1, 256, 0, &combine, sizeof combine);
+}
+
+/* The shared expert's gate and up of all rows, in step->y [T, shared_width] twice. */
+static void shared_gate_up(ops_step *step, const cuda_layer *l, experts_shared_args *out)
+{
+    const ops_model *m = step->backend->model;
+    int32_t count = step->rows.count, width = m->shared_width;
+    float *up = step->y + (int64_t)count * width;
+    const cuda_part parts[] = {{&l->shared_gate, step->y, width}, {&l->shared_up, up, width}};
+    cuda_project_parts(step, parts, 2, step->normed, count, NULL, CUDA_STORE);
+    *out = (experts_shared_args){(int64_t)count * width, step->y, up, m->swiglu_alpha, m->swiglu_limit, step->z};
+}
+
+/* The first piece does the shared expert's SwiGLU for all rows on the side; its output lies in step->y [T, hidden]. */
+static void run_piece(ops_step *step, const cuda_layer *l, const piece *p)
 {
     const ops_model *m = step->backend->model;
     feed_memory f = divide(step, step->experts_scratch);
+    bool shared = l->shared_gate.data;
     int64_t first = p->first, places = first * m->experts_per_token;
-    int32_t members = p->count * m->experts_per_token;
     experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.count, f.members};
-
-    experts_plan_args plan = {lists, p->count, step->device_rows.sequence + first, step->routes + places};
-    cuda_launch(step, "experts_plan", m->experts, 1, 1, p->count > 128 ? 1024 : 128, 0, &plan, sizeof plan);
-    experts_in_args in = {m->hidden, p->quantised, p->tensor, step->h + first * m->hidden, f.in, f.factor};
-    cuda_launch(step, "experts_in", p->count, 1, 1, 256, 0, &in, sizeof in);
+    const int32_t *sequence = step->device_rows.sequence + first, *routes = step->routes + places;
+    experts_begin_args begin = {
+        .plan = {lists, p->count, sequence, routes},
+        .in = {m->hidden, p->quantised, p->tensor, step->h + first * m->hidden, f.in, f.factor},
+    };
+    if (shared && first == 0) shared_gate_up(step, l, &begin.shared);
+    int64_t glus = (begin.shared.total + EXPERTS_GLU_BLOCK - 1) / EXPERTS_GLU_BLOCK;
+    cuda_launch(step, "experts_begin", m->experts + p->count + (int)glus, 1, 1, p->count > 256 ? 1024 : 256, 0, &begin,
+                sizeof begin);
 
     experts_glu_args glu = {.lists = lists,
                             .gate = of_experts(l, &l->gate, 0),
@@ -163,51 +203,28 @@ static void run_piece(ops_step *step, const cuda_layer *l, const piece *p, const
                             .alpha = m->swiglu_alpha,
                             .limit = m->swiglu_limit,
                             .z = f.z};
-    experts_down_args down = {lists, of_experts(l, &l->down, 2), f.z, p->quantised ? NVFP4_FC2_FACTOR : 1, f.y};
-    if (p->tensor) {
-        launch_tensor(step, p, glu_name[tiles_index(p->tiles)], m->expert_width, EXPERTS_TILE, &glu, sizeof glu);
-        launch_tensor(step, p, down_name[tiles_index(p->tiles)], m->hidden, 2 * EXPERTS_TILE, &down, sizeof down);
-    } else {
-        cuda_launch(step, "experts_glu_plain", (m->expert_width + 3) / 4, p->experts, 1, 128, 0, &glu, sizeof glu);
-        experts_requantise_args again = {(int64_t)members * (m->expert_width / 16), f.z};
-        if (p->quantised)
-            cuda_launch(step, "experts_requantise", (int)((again.groups + 127) / 128), 1, 1, 128, 0, &again,
-                        sizeof again);
-        cuda_launch(step, "experts_down_plain", (m->hidden + 3) / 4, p->experts, 1, 128, 0, &down, sizeof down);
-    }
+    launch_glu(step, p, &glu);
+    if (shared && first == 0)
+        cuda_project(step, &l->shared_down, step->z, step->rows.count, NULL, true, CUDA_STORE, step->y, m->hidden);
 
-    experts_combine_args combine = {.hidden = m->hidden,
-                                    .per_token = m->experts_per_token,
-                                    .scaling = m->routed_scaling,
-                                    .sequence = step->device_rows.sequence + first,
-                                    .routes = step->routes + places,
-                                    .weights = step->route_weights + places,
-                                    .y = f.y,
-                                    .shared = shared ? shared + first * m->hidden : NULL,
-                                    .x = step->x + first * m->hidden};
-    cuda_launch(step, "experts_combine", (m->hidden + 255) / 256, p->count, 1, 256, 0, &combine, sizeof combine);
-}
-
-/* The shared expert's output of all rows in step->y [T, hidden]; NULL: there is none. */
-static const float *run_shared(ops_step *step, const cuda_layer *l)
-{
-    const ops_model *m = step->backend->model;
-    if (!l->shared_gate.data) return NULL;
-    int32_t count = step->rows.count, width = m->shared_width;
-    float *up = step->y + (int64_t)step->limits.rows * width;
-    cuda_project(step, &l->shared_gate, step->normed, count, NULL, false, CUDA_STORE, step->y, width);
-    cuda_project(step, &l->shared_up, step->normed, count, NULL, false, CUDA_STORE, up, width);
-    cuda_swiglu(step, step->y, up, width, count, m->swiglu_alpha, m->swiglu_limit, false, step->z);
-    cuda_project(step, &l->shared_down, step->z, count, NULL, true, CUDA_STORE, step->y, m->hidden);
-    return step->y;
+    experts_sum_args sum = {.count = p->count,
+                            .hidden = m->hidden,
+                            .per_token = m->experts_per_token,
+                            .scaling = m->routed_scaling,
+                            .sequence = sequence,
+                            .routes = routes,
+                            .weights = step->route_weights + places,
+                            .shared = shared ? step->y + first * m->hidden : NULL,
+                            .x = step->x + first * m->hidden};
+    experts_down_args down = {lists, of_experts(l, &l->down, 2), f.z, p->quantised ? NVFP4_FC2_FACTOR : 1, f.y, sum};
+    launch_down(step, p, &down);
 }
 
 void cuda_experts(ops_step *step, int layer)
 {
     const cuda_layer *l = &step->backend->layer[layer];
-    const float *shared = run_shared(step, l);
     for (int32_t first = 0; first < step->rows.count; first += piece_rows(step)) {
         piece p = piece_at(step, l, first);
-        run_piece(step, l, &p, shared);
+        run_piece(step, l, &p);
     }
 }

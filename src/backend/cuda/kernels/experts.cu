@@ -6,8 +6,8 @@
  * Inputs are bf16, or (W4A4) NVFP4 by the quantisers of number/nvfp4.h, decoded: code * scale has six significant bits. So
  * either kind feeds bf16 tensor cores with exact operands and fp32 sums, by one code; integer products of the codes would
  * take a multiplication of scales for each output, row and group of 16 instead of one for each weight.
- * Tile: a warp has two tiles of 16 outputs (the same 16 of gate and up, so that SwiGLU and the quantiser, whose group is 16
- * outputs of a row, stay in registers; or 32 of down) and 8, 16, 32 or 64 rows of one expert. K is one chain: chunks of
+ * Tile: 16 outputs, which is also a group of the quantiser of z, and 8, 16, 32 or 64 rows of one expert. A warp has two of
+ * them (the same 16 of gate and up, or 32 of down), with few rows one. K is one chain: chunks of
  * 256 inputs ascending, in a chunk 16 MMAs in one order, so a row's bits do not depend on who sits beside it or on the
  * number of rows. Lane (g, t) of a quad takes 32 neighbouring inputs of row g, 16 bytes, which come through a
  * ring of four chunks in shared memory that no other lane reads; the scales are 16 bytes a row and chunk, read by a quad.
@@ -18,11 +18,11 @@
 
 /* ---- Who goes where ---------------------------------------------------------------------------------------------- */
 
-KERNEL(experts_plan, experts_plan_args)
+/* All threads of a block. */
+DEVICE void experts_plan(const experts_plan_args &a, int32_t expert, int32_t found[32])
 {
-    SHARED(int32_t, found, 32);
     int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
-    int32_t expert = blockIdx.x, before = 0, *members = a.lists.members + (int64_t)expert * a.lists.capacity;
+    int32_t before = 0, *members = a.lists.members + (int64_t)expert * a.lists.capacity;
     for (int32_t first = 0; first < a.count; first += blockDim.x) {
         int32_t row = first + threadIdx.x, place = -1;
         if (row < a.count && a.sequence[row] >= 0)
@@ -74,17 +74,17 @@ DEVICE void experts_round_group(float x[16], float factor)
     UNROLL for (int i = 0; i < 16; i++) x[i] = experts_code(x[i], scale, scale);
 }
 
-KERNEL(experts_in, experts_in_args)
+/* All threads of a block. */
+DEVICE void experts_in(const experts_in_args &a, int32_t row, uint32_t part[32])
 {
-    SHARED(uint32_t, part, 32);
-    const float *h = a.h + (int64_t)blockIdx.x * a.hidden;
-    uint16_t *out = a.out + (int64_t)blockIdx.x * a.hidden;
+    const float *h = a.h + (int64_t)row * a.hidden;
+    uint16_t *out = a.out + (int64_t)row * a.hidden;
     float factor = 1;
     if (a.quantise) {
         float r = bits_float(experts_row_largest(h, a.hidden, part));
         if (r < 1e-12f) r = 1e-12f;
         factor = 2688.0f / r;
-        if (threadIdx.x == 0) a.factor[blockIdx.x] = round_bf16(r / 2688.0f);
+        if (threadIdx.x == 0) a.factor[row] = round_bf16(r / 2688.0f);
     }
     if (!a.quantise && !a.woven) {
         for (int32_t i = threadIdx.x; i < a.hidden; i += blockDim.x) out[i] = bf16_of_float(h[i]);
@@ -99,21 +99,66 @@ KERNEL(experts_in, experts_in_args)
     }
 }
 
-/* ---- Two tiles of outputs ---------------------------------------------------------------------------------------- */
+/* SwiGLU of the shared expert: EXPERTS_GLU_BLOCK values of the block. */
+DEVICE void experts_shared_glu(const experts_shared_args &a, int64_t block)
+{
+    int64_t first = block * EXPERTS_GLU_BLOCK;
+    for (int i = threadIdx.x; i < EXPERTS_GLU_BLOCK && first + i < a.total; i += blockDim.x)
+        a.z[first + i] = bf16_of_float(experts_swiglu(a.gate[first + i], a.up[first + i], a.alpha, a.limit));
+}
 
-/* Two tiles of 16 outputs: codes and scales of their first rows. */
-typedef struct experts_tiles {
-    const uint8_t *data[2], *scales[2];
+KERNEL(experts_begin, experts_begin_args)
+{
+    SHARED(uint32_t, part, 32);
+    int32_t block = blockIdx.x, experts = a.plan.lists.experts;
+    if (block < experts)
+        experts_plan(a.plan, block, (int32_t *)part);
+    else if (block < experts + a.plan.count)
+        experts_in(a.in, block - experts, part);
+    else
+        experts_shared_glu(a.shared, block - experts - a.plan.count);
+}
+
+/* ---- Sum --------------------------------------------------------------------------------------------------------- */
+
+/* x of one column of a row; member i of the row has its output at y[(row * per_token + i) * stride]. Routes are ascending,
+ * so a place's order is its expert's. */
+DEVICE void experts_sum(const experts_sum_args &a, int32_t row, int32_t column, const float *y, int64_t stride)
+{
+    float sum = 0;
+    int64_t member = (int64_t)row * a.per_token;
+    for (int i = 0; i < a.per_token && a.sequence[row] >= 0; i++, member++) {
+        if (i > 0 && a.routes[member] == a.routes[member - 1]) continue; /* experts_plan takes the first */
+        sum += a.weights[member] * y[member * stride];
+    }
+    int64_t at = (int64_t)row * a.hidden + column;
+    float routed = a.scaling * sum;
+    a.x[at] += a.shared ? routed + a.shared[at] : routed;
+}
+
+KERNEL(experts_combine, experts_combine_args)
+{
+    int32_t row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (column < a.sum.hidden) experts_sum(a.sum, row, column, a.y + column, a.sum.hidden);
+}
+
+/* ---- Tiles of outputs -------------------------------------------------------------------------------------------- */
+
+/* One or two tiles of 16 outputs: codes and scales of their first rows. */
+template <int TILES> struct experts_tiles {
+    const uint8_t *data[TILES], *scales[TILES];
     int32_t cols;
-} experts_tiles;
+};
 
-/* A stage: quads [tile][lower, upper 8 outputs][half chunk][lane], then scales [tile][16 outputs][16]. */
-enum { EXPERTS_STAGE = EXPERTS_STAGE_BYTES / 16, EXPERTS_SCALES = 2 * 2 * 2 * CUDA_WARP };
+/* A stage, in quads: [tile][lower, upper 8 outputs][half chunk][lane], then scales [tile][16 outputs][16]. */
+template <int TILES> struct experts_stage {
+    enum { SCALES = TILES * 2 * 2 * CUDA_WARP, QUADS = SCALES + TILES * 16 };
+};
 
-DEVICE void experts_ask(const experts_tiles &w, int32_t chunk, quad *stage, int lane)
+template <int TILES> DEVICE void experts_ask(const experts_tiles<TILES> &w, int32_t chunk, quad *stage, int lane)
 {
     int g = lane / 4, t = lane % 4;
-    UNROLL for (int tile = 0; tile < 2; tile++)
+    UNROLL for (int tile = 0; tile < TILES; tile++)
         UNROLL for (int upper = 0; upper < 2; upper++)
             UNROLL for (int half = 0; half < 2; half++) {
                 int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
@@ -121,9 +166,10 @@ DEVICE void experts_ask(const experts_tiles &w, int32_t chunk, quad *stage, int 
                 bool there = k < w.cols;
                 copy_async(stage + ((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane, there ? from : w.data[tile], there);
             }
+    if (lane >= TILES * 16) return;
     int32_t groups = w.cols / 16, at = chunk * (EXPERTS_CHUNK / 16);
-    const uint8_t *from = (lane < 16 ? w.scales[0] : w.scales[1]) + (int64_t)(lane % 16) * groups + at;
-    quad *to = stage + EXPERTS_SCALES + lane;
+    const uint8_t *from = (lane < 16 ? w.scales[0] : w.scales[TILES - 1]) + (int64_t)(lane % 16) * groups + at;
+    quad *to = stage + experts_stage<TILES>::SCALES + lane;
     if (groups % 16 == 0) {
         copy_async(to, from, true);
     } else {
@@ -132,30 +178,30 @@ DEVICE void experts_ask(const experts_tiles &w, int32_t chunk, quad *stage, int 
 }
 
 /* d [tile][rows of eight] += the stage's weights times inputs; source: the lane's row of each eight, or NULL. */
-template <int TILES>
-DEVICE void experts_multiply(const experts_tiles &w, int32_t chunk, const quad *stage, const uint16_t *const source[TILES],
-                             int lane, float d[2][TILES][4])
+template <int TILES, int EIGHTS>
+DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, const uint16_t *const source[EIGHTS], int lane,
+                             float d[TILES][EIGHTS][4])
 {
     int g = lane / 4, t = lane % 4;
     UNROLL for (int half = 0; half < 2; half++) {
         int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
-        quad codes[2][2];
-        uint32_t unit[2][2][2]; /* of the lane's two groups */
-        UNROLL for (int i = 0; i < 4; i++) {
+        quad codes[TILES][2];
+        uint32_t unit[TILES][2][2]; /* of the lane's two groups */
+        UNROLL for (int i = 0; i < 2 * TILES; i++) {
             int tile = i / 2, upper = i % 2;
             codes[tile][upper] = stage[(i * 2 + half) * CUDA_WARP + lane];
-            const uint8_t *scales = (const uint8_t *)(stage + EXPERTS_SCALES + tile * 16 + g + 8 * upper) + half * 8 + 2 * t;
-            uint32_t pair = *(const uint16_t *)scales;
+            const quad *scales = stage + experts_stage<TILES>::SCALES + tile * 16 + g + 8 * upper;
+            uint32_t pair = *(const uint16_t *)((const uint8_t *)scales + half * 8 + 2 * t);
             unit[tile][upper][0] = nvfp4_unit(pair & 0xFF);
             unit[tile][upper][1] = nvfp4_unit(pair >> 8);
         }
         UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
-            quad x[TILES];
-            UNROLL for (int n = 0; n < TILES; n++) {
+            quad x[EIGHTS];
+            UNROLL for (int n = 0; n < EIGHTS; n++) {
                 x[n] = quad{{0, 0, 0, 0}};
-                if (source[n] && k < w.cols) x[n] = *(const quad *)(source[n] + k + 8 * i);
+                if (source[n] && k < cols) x[n] = *(const quad *)(source[n] + k + 8 * i);
             }
-            UNROLL for (int tile = 0; tile < 2; tile++) {
+            UNROLL for (int tile = 0; tile < TILES; tile++) {
                 uint32_t p[2][4];
                 UNROLL for (int upper = 0; upper < 2; upper++) {
                     e2m1_pairs(codes[tile][upper].w[i], p[upper]);
@@ -163,33 +209,34 @@ DEVICE void experts_multiply(const experts_tiles &w, int32_t chunk, const quad *
                 }
                 UNROLL for (int j = 0; j < 4; j += 2) {
                     uint32_t weights[4] = {p[0][j], p[1][j], p[0][j + 1], p[1][j + 1]};
-                    UNROLL for (int n = 0; n < TILES; n++) mma_bf16(d[tile][n], weights, &x[n].w[j]);
+                    UNROLL for (int n = 0; n < EIGHTS; n++) mma_bf16(d[tile][n], weights, &x[n].w[j]);
                 }
             }
         }
     }
 }
 
-/* The sums of all inputs, times NVFP4_SHIFT to be. */
-template <int TILES>
-DEVICE void experts_sums(const experts_tiles &w, quad *ring, const uint16_t *const source[TILES], int lane,
-                         float d[2][TILES][4])
+/* The sums over all inputs, which NVFP4_SHIFT is to be multiplied with. */
+template <int TILES, int EIGHTS>
+DEVICE void experts_sums(const experts_tiles<TILES> &w, quad *ring, const uint16_t *const source[EIGHTS], int lane,
+                         float d[TILES][EIGHTS][4])
 {
-    UNROLL for (int tile = 0; tile < 2; tile++)
-        UNROLL for (int n = 0; n < TILES; n++)
+    enum { QUADS = experts_stage<TILES>::QUADS };
+    UNROLL for (int tile = 0; tile < TILES; tile++)
+        UNROLL for (int n = 0; n < EIGHTS; n++)
             UNROLL for (int i = 0; i < 4; i++) d[tile][n][i] = 0;
     int32_t chunks = (w.cols + EXPERTS_CHUNK - 1) / EXPERTS_CHUNK;
     for (int32_t c = 0; c < EXPERTS_STAGES - 1; c++) {
-        if (c < chunks) experts_ask(w, c, ring + c * EXPERTS_STAGE, lane);
+        if (c < chunks) experts_ask<TILES>(w, c, ring + c * QUADS, lane);
         copy_commit();
     }
     for (int32_t c = 0; c < chunks; c++) {
         copy_wait<EXPERTS_STAGES - 2>();
         WARP_SYNC(); /* chunk c is there for all lanes, and all are done with the one before it */
         int32_t next = c + EXPERTS_STAGES - 1;
-        if (next < chunks) experts_ask(w, next, ring + next % EXPERTS_STAGES * EXPERTS_STAGE, lane);
+        if (next < chunks) experts_ask<TILES>(w, next, ring + next % EXPERTS_STAGES * QUADS, lane);
         copy_commit();
-        experts_multiply<TILES>(w, c, ring + c % EXPERTS_STAGES * EXPERTS_STAGE, source, lane, d);
+        experts_multiply<TILES, EIGHTS>(w.cols, c, ring + c % EXPERTS_STAGES * QUADS, source, lane, d);
     }
     WARP_SYNC();
 }
@@ -206,7 +253,7 @@ DEVICE const uint8_t *experts_scales(const experts_weight &w, int32_t expert, in
 
 /* ---- Gate, up and SwiGLU ----------------------------------------------------------------------------------------- */
 
-/* Writes z of column `member` of the tile's outputs g and g + 8 of every lane; `z` is the member's 16 places. */
+/* Writes z of a member at the tile's outputs g and g + 8 of every lane; `z`: the member's 16 places, or NULL. */
 DEVICE void experts_store_glu(const experts_glu_args &a, float low, float high, uint16_t *z, int g)
 {
     low = round_bf16(low), high = round_bf16(high);
@@ -220,73 +267,108 @@ DEVICE void experts_store_glu(const experts_glu_args &a, float low, float high, 
     if (z) z[at] = bf16_of_float(low), z[8 + at] = bf16_of_float(high);
 }
 
-template <int TILES> DEVICE void experts_glu(const experts_glu_args &a)
+/* z of eight rows from `first` on, from the sums of gate and up. */
+DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_t first, int32_t out, const float gate[4],
+                               const float up[4], int lane)
 {
-    int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
     int g = lane / 4, t = lane % 4;
-    int32_t expert = experts_nth(a.lists, blockIdx.y, lane), out = (blockIdx.x * warps + warp) * EXPERTS_TILE;
-    int32_t hidden = a.gate.first.cols, width = a.gate.first.rows;
-    if (expert < 0 || out >= width) return;
-    quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * EXPERTS_STAGE;
-    experts_tiles w = {{experts_data(a.gate, expert, out), experts_data(a.up, expert, out)},
-                       {experts_scales(a.gate, expert, out), experts_scales(a.up, expert, out)},
-                       hidden};
-    float gate_factor = a.gate.factors[expert], up_factor = a.up.factors[expert];
-    int32_t count = a.lists.count[expert];
+    int32_t count = a.lists.count[expert], width = a.gate.first.rows;
     const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
-    for (int32_t first = blockIdx.z * 8 * TILES; first < count; first += gridDim.z * 8 * TILES) {
-        const uint16_t *source[TILES];
-        UNROLL for (int n = 0; n < TILES; n++) {
-            int32_t m = first + 8 * n + g;
-            source[n] = m < count ? a.in + (int64_t)(members[m] / a.lists.per_token) * hidden : NULL;
-        }
-        float d[2][TILES][4];
-        experts_sums<TILES>(w, ring, source, lane, d);
-        UNROLL for (int n = 0; n < TILES; n++)
-            UNROLL for (int i = 0; i < 2; i++) {
-                int32_t m = first + 8 * n + 2 * t + i, member = m < count ? members[m] : -1;
-                float row_factor = a.row_factor && member >= 0 ? a.row_factor[member / a.lists.per_token] : 1;
-                float z[2];
-                UNROLL for (int upper = 0; upper < 2; upper++) {
-                    float gate = d[0][n][2 * upper + i] * NVFP4_SHIFT * gate_factor * row_factor;
-                    float up = d[1][n][2 * upper + i] * NVFP4_SHIFT * up_factor * row_factor;
-                    z[upper] = experts_swiglu(gate, up, a.alpha, a.limit);
-                }
-                experts_store_glu(a, z[0], z[1], member >= 0 ? a.z + (int64_t)member * width + out : NULL, g);
-            }
+    float gate_factor = a.gate.factors[expert], up_factor = a.up.factors[expert];
+    UNROLL for (int i = 0; i < 2; i++) {
+        int32_t m = first + 2 * t + i, member = m < count ? members[m] : -1;
+        float row_factor = a.row_factor && member >= 0 ? a.row_factor[member / a.lists.per_token] : 1;
+        float z[2];
+        UNROLL for (int upper = 0; upper < 2; upper++)
+            z[upper] = experts_swiglu(gate[2 * upper + i] * NVFP4_SHIFT * gate_factor * row_factor,
+                                      up[2 * upper + i] * NVFP4_SHIFT * up_factor * row_factor, a.alpha, a.limit);
+        experts_store_glu(a, z[0], z[1], member >= 0 ? a.z + (int64_t)member * width + out : NULL, g);
     }
 }
 
-KERNEL(experts_glu_1, experts_glu_args) { experts_glu<1>(a); }
+/* The lane's rows of inputs: of row g of every eight from `first` on. */
+template <int EIGHTS>
+DEVICE void experts_sources(const experts_lists &lists, int32_t expert, int32_t first, const uint16_t *in, int32_t cols,
+                            int32_t members_of_row, int g, const uint16_t *source[EIGHTS])
+{
+    const int32_t *members = lists.members + (int64_t)expert * lists.capacity;
+    UNROLL for (int n = 0; n < EIGHTS; n++) {
+        int32_t m = first + 8 * n + g;
+        source[n] = m < lists.count[expert] ? in + (int64_t)(members[m] / members_of_row) * cols : NULL;
+    }
+}
+
+template <int EIGHTS> DEVICE void experts_glu(const experts_glu_args &a)
+{
+    int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
+    int32_t expert = experts_nth(a.lists, blockIdx.y, lane), out = (blockIdx.x * warps + warp) * EXPERTS_TILE;
+    if (expert < 0 || out >= a.gate.first.rows) return;
+    quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * experts_stage<2>::QUADS;
+    experts_tiles<2> w = {{experts_data(a.gate, expert, out), experts_data(a.up, expert, out)},
+                          {experts_scales(a.gate, expert, out), experts_scales(a.up, expert, out)},
+                          a.gate.first.cols};
+    for (int32_t first = blockIdx.z * 8 * EIGHTS; first < a.lists.count[expert]; first += gridDim.z * 8 * EIGHTS) {
+        const uint16_t *source[EIGHTS];
+        float d[2][EIGHTS][4];
+        experts_sources<EIGHTS>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
+        experts_sums<2, EIGHTS>(w, ring, source, lane, d);
+        UNROLL for (int n = 0; n < EIGHTS; n++) experts_finish_glu(a, expert, first + 8 * n, out, d[0][n], d[1][n], lane);
+    }
+}
+
 KERNEL(experts_glu_2, experts_glu_args) { experts_glu<2>(a); }
 KERNEL(experts_glu_4, experts_glu_args) { experts_glu<4>(a); }
 KERNEL(experts_glu_8, experts_glu_args) { experts_glu<8>(a); }
 
+/* Few rows: twice the warps, one for gate and one for up. */
+KERNEL(experts_glu_1, experts_glu_args)
+{
+    SHARED(float, gates, 4 * CUDA_WARP);
+    int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
+    int32_t expert = experts_nth(a.lists, blockIdx.y, lane), out = blockIdx.x * EXPERTS_TILE;
+    if (expert < 0) return;
+    quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * experts_stage<1>::QUADS;
+    const experts_weight &of = warp == 0 ? a.gate : a.up;
+    experts_tiles<1> w = {{experts_data(of, expert, out)}, {experts_scales(of, expert, out)}, of.first.cols};
+    for (int32_t first = blockIdx.z * 8; first < a.lists.count[expert]; first += gridDim.z * 8) {
+        const uint16_t *source[1];
+        float d[1][1][4];
+        experts_sources<1>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
+        experts_sums<1, 1>(w, ring, source, lane, d);
+        if (warp == 0)
+            for (int i = 0; i < 4; i++) gates[i * CUDA_WARP + lane] = d[0][0][i];
+        BLOCK_SYNC();
+        if (warp == 1) {
+            float gate[4];
+            for (int i = 0; i < 4; i++) gate[i] = gates[i * CUDA_WARP + lane];
+            experts_finish_glu(a, expert, first, out, gate, d[0][0], lane);
+        }
+        BLOCK_SYNC(); /* gates have been read */
+    }
+}
+
 /* ---- Down -------------------------------------------------------------------------------------------------------- */
 
-template <int TILES> DEVICE void experts_down(const experts_down_args &a)
+template <int EIGHTS> DEVICE void experts_down(const experts_down_args &a)
 {
     int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
     int g = lane / 4, t = lane % 4;
     int32_t expert = experts_nth(a.lists, blockIdx.y, lane), out = (blockIdx.x * warps + warp) * 2 * EXPERTS_TILE;
-    int32_t hidden = a.down.first.rows, width = a.down.first.cols;
+    int32_t hidden = a.down.first.rows;
     if (expert < 0 || out >= hidden) return;
-    quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * EXPERTS_STAGE;
-    experts_tiles w = {{experts_data(a.down, expert, out), experts_data(a.down, expert, out + EXPERTS_TILE)},
-                       {experts_scales(a.down, expert, out), experts_scales(a.down, expert, out + EXPERTS_TILE)},
-                       width};
+    quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * experts_stage<2>::QUADS;
+    experts_tiles<2> w = {{experts_data(a.down, expert, out), experts_data(a.down, expert, out + EXPERTS_TILE)},
+                          {experts_scales(a.down, expert, out), experts_scales(a.down, expert, out + EXPERTS_TILE)},
+                          a.down.first.cols};
     float factor = a.down.factors[expert];
     int32_t count = a.lists.count[expert];
     const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
-    for (int32_t first = blockIdx.z * 8 * TILES; first < count; first += gridDim.z * 8 * TILES) {
-        const uint16_t *source[TILES];
-        UNROLL for (int n = 0; n < TILES; n++) {
-            int32_t m = first + 8 * n + g;
-            source[n] = m < count ? a.z + (int64_t)members[m] * width : NULL;
-        }
-        float d[2][TILES][4];
-        experts_sums<TILES>(w, ring, source, lane, d);
-        UNROLL for (int n = 0; n < TILES; n++)
+    for (int32_t first = blockIdx.z * 8 * EIGHTS; first < count; first += gridDim.z * 8 * EIGHTS) {
+        const uint16_t *source[EIGHTS];
+        float d[2][EIGHTS][4];
+        experts_sources<EIGHTS>(a.lists, expert, first, a.z, w.cols, 1, g, source);
+        experts_sums<2, EIGHTS>(w, ring, source, lane, d);
+        UNROLL for (int n = 0; n < EIGHTS; n++)
             UNROLL for (int i = 0; i < 2; i++) {
                 int32_t m = first + 8 * n + 2 * t + i;
                 if (m >= count) continue;
@@ -297,26 +379,39 @@ template <int TILES> DEVICE void experts_down(const experts_down_args &a)
     }
 }
 
-KERNEL(experts_down_1, experts_down_args) { experts_down<1>(a); }
 KERNEL(experts_down_2, experts_down_args) { experts_down<2>(a); }
 KERNEL(experts_down_4, experts_down_args) { experts_down<4>(a); }
 KERNEL(experts_down_8, experts_down_args) { experts_down<8>(a); }
 
-/* ---- Sum --------------------------------------------------------------------------------------------------------- */
-
-/* Routes are ascending, so a place's order is its expert's. */
-KERNEL(experts_combine, experts_combine_args)
+/* Few members: a block has 16 columns, its warps share the experts, the outputs stay in shared memory and are summed at
+ * once. */
+KERNEL(experts_down_few, experts_down_args)
 {
-    int32_t row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= a.hidden) return;
-    float sum = 0;
-    const int32_t *routes = a.routes + (int64_t)row * a.per_token;
-    for (int i = 0; i < a.per_token && a.sequence[row] >= 0; i++) {
-        int64_t member = (int64_t)row * a.per_token + i;
-        if (i > 0 && routes[i] == routes[i - 1]) continue; /* experts_plan takes the first */
-        sum += a.weights[member] * a.y[member * a.hidden + column];
+    SHARED(float, y, EXPERTS_FEW * EXPERTS_TILE); /* [members][16] */
+    int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
+    int g = lane / 4, t = lane % 4;
+    int32_t out = blockIdx.x * EXPERTS_TILE;
+    quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * experts_stage<1>::QUADS;
+    for (int32_t n = warp;; n += warps) {
+        int32_t expert = experts_nth(a.lists, n, lane);
+        if (expert < 0) break;
+        experts_tiles<1> w = {{experts_data(a.down, expert, out)}, {experts_scales(a.down, expert, out)}, a.down.first.cols};
+        float factor = a.down.factors[expert];
+        int32_t count = a.lists.count[expert];
+        const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
+        for (int32_t first = 0; first < count; first += 8) {
+            const uint16_t *source[1];
+            float d[1][1][4];
+            experts_sources<1>(a.lists, expert, first, a.z, w.cols, 1, g, source);
+            experts_sums<1, 1>(w, ring, source, lane, d);
+            UNROLL for (int i = 0; i < 4; i++) {
+                int32_t m = first + 2 * t + i % 2;
+                if (m < count)
+                    y[members[m] * EXPERTS_TILE + g + i / 2 * 8] = d[0][0][i] * NVFP4_SHIFT * factor * a.factor;
+            }
+        }
     }
-    int64_t at = (int64_t)row * a.hidden + column;
-    float routed = a.scaling * sum;
-    a.x[at] += a.shared ? routed + a.shared[at] : routed;
+    BLOCK_SYNC();
+    for (int i = threadIdx.x; i < a.sum.count * EXPERTS_TILE; i += blockDim.x)
+        experts_sum(a.sum, i / EXPERTS_TILE, out + i % EXPERTS_TILE, y + i % EXPERTS_TILE, EXPERTS_TILE);
 }

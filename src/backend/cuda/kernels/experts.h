@@ -8,7 +8,9 @@ enum {
     EXPERTS_TILE = 16,  /* outputs of a tile, which is also a group of the quantiser behind gate and up */
     EXPERTS_CHUNK = 256, /* inputs that a stage of the ring holds */
     EXPERTS_STAGES = 4,
-    EXPERTS_STAGE_BYTES = 2 * EXPERTS_TILE * (EXPERTS_CHUNK / 2 + EXPERTS_CHUNK / 16), /* two tiles */
+    EXPERTS_RING_BYTES = EXPERTS_STAGES * EXPERTS_TILE * (EXPERTS_CHUNK / 2 + EXPERTS_CHUNK / 16), /* of a tile */
+    EXPERTS_FEW = 64,   /* members that experts_down_few takes at most */
+    EXPERTS_GLU_BLOCK = 1024,
 };
 
 /* Who goes where. Member row * per_token + place stands for a row at one of its experts. */
@@ -19,7 +21,6 @@ typedef struct experts_lists {
     int32_t *members;  /* [experts, capacity], ascending */
 } experts_lists;
 
-/* One block an expert. */
 typedef struct experts_plan_args {
     experts_lists lists;
     int32_t count;
@@ -27,7 +28,6 @@ typedef struct experts_plan_args {
     const int32_t *routes;   /* [count, per_token] */
 } experts_plan_args;
 
-/* One block a row. */
 typedef struct experts_in_args {
     int32_t hidden;
     int32_t quantise; /* to NVFP4 and back */
@@ -53,12 +53,40 @@ typedef struct experts_glu_args {
     uint16_t *z; /* [count * per_token, width] bf16, if quantised decoded and times 16; the order as in `in` */
 } experts_glu_args;
 
+/* z = SwiGLU of the shared expert. */
+typedef struct experts_shared_args {
+    int64_t total; /* count * width, or 0 */
+    const float *gate, *up;
+    float alpha, limit;
+    uint16_t *z;
+} experts_shared_args;
+
+/* Blocks: one an expert for the lists, one a row for the inputs, one for every EXPERTS_GLU_BLOCK values of the shared
+ * expert. */
+typedef struct experts_begin_args {
+    experts_plan_args plan;
+    experts_in_args in;
+    experts_shared_args shared;
+} experts_begin_args;
+
+/* x += scaling * sum w y + shared. */
+typedef struct experts_sum_args {
+    int32_t count, hidden, per_token;
+    float scaling;
+    const int32_t *sequence; /* [count] */
+    const int32_t *routes;   /* [count, per_token] */
+    const float *weights;    /* [count, per_token] */
+    const float *shared;     /* [count, hidden] or NULL */
+    float *x;                /* [count, hidden] */
+} experts_sum_args;
+
 typedef struct experts_down_args {
     experts_lists lists;
     experts_weight down;
     const uint16_t *z; /* [count * per_token, width] */
     float factor;      /* of quantised z, or 1 */
     float *y;          /* [count * per_token, hidden] */
+    experts_sum_args sum; /* of experts_down_few, which has no y */
 } experts_down_args;
 
 /* One thread a group of 16. */
@@ -69,14 +97,8 @@ typedef struct experts_requantise_args {
 
 /* Grid: 256 columns, rows. */
 typedef struct experts_combine_args {
-    int32_t hidden, per_token;
-    float scaling;
-    const int32_t *sequence; /* [count] */
-    const int32_t *routes;   /* [count, per_token] */
-    const float *weights;    /* [count, per_token] */
-    const float *y;          /* [count * per_token, hidden] */
-    const float *shared;     /* [count, hidden] or NULL */
-    float *x;                /* [count, hidden] */
+    experts_sum_args sum;
+    const float *y; /* [count * per_token, hidden] */
 } experts_combine_args;
 
 #endif
