@@ -14,9 +14,9 @@
  * Bytes: the window's keys and values once a layer and sequence, 2 * 4,096 * 4 * 128 = 4 MiB in fp8, and as parts 34 blocks
  * of fp32 outputs, 7.5 MiB for g = 7, written and read again. Arithmetic is 4 * 4,096 * 128 * 64 * g operations.
  */
+#include "backend/cuda/kernels/cache.cuh"
 #include "backend/cuda/kernels/draft.h"
 #include "backend/cuda/kernels/draw.cuh"
-#include "backend/cuda/kernels/number.cuh"
 
 /* ---- Rows of weights --------------------------------------------------------------------------------------------- */
 
@@ -115,13 +115,17 @@ DEVICE key_span span_of(const draft_attend_args &a, const draft_sequence &of, in
     return {low > 0 ? low : 0, left < CUDA_BLOCK_TOKENS ? left : CUDA_BLOCK_TOKENS};
 }
 
-/* Eight values of a key's or a value's row from the cache. */
+/* Eight values of a key or of a value, in the cache as bf16 or E4M3; at a multiple of 8 bytes of these. */
 DEVICE quad eight(const uint8_t *at, bool half)
 {
-    quad out;
+    struct alignas(8) codes {
+        uint32_t w[2];
+    };
     if (half) return *(const quad *)at;
-    UNROLL
-    for (int i = 0; i < 4; i++) out.w[i] = bf16_pair(float_of_e4m3(at[2 * i]), float_of_e4m3(at[2 * i + 1]));
+    quad out;
+    codes from = *(const codes *)at;
+    e4m3_values(from.w[0], out.w);
+    e4m3_values(from.w[1], out.w + 2);
     return out;
 }
 
@@ -281,19 +285,33 @@ KERNEL(draft_fold, draft_attend_args)
     int64_t part = ((int64_t)s * a.kv_heads + group) * a.blocks * a.queries + query;
     float top = 0, sum = 0, out = 0;
     bool begun = false;
-    for (int b = 0; b < of.blocks; b++, part += a.queries) {
-        key_span span = span_of(a, of, b, k);
-        if (span.first >= span.end) continue;
-        float block_top = a.part_state[part * 2], block_sum = a.part_state[part * 2 + 1];
-        float block_out = a.part_out[part * a.dim + i];
-        if (!begun) {
-            top = block_top, sum = block_sum, out = block_out, begun = true;
-            continue;
+    const int ahead = 4; /* blocks whose loads are on their way together */
+    for (int first = 0; first < of.blocks; first += ahead) {
+        float block_top[ahead], block_sum[ahead], block_out[ahead];
+        bool seen[ahead];
+        UNROLL
+        for (int n = 0; n < ahead; n++, part += a.queries) {
+            seen[n] = false;
+            if (first + n >= of.blocks) continue;
+            key_span span = span_of(a, of, first + n, k);
+            seen[n] = span.first < span.end;
+            if (!seen[n]) continue;
+            block_top[n] = a.part_state[part * 2], block_sum[n] = a.part_state[part * 2 + 1];
+            block_out[n] = a.part_out[part * a.dim + i];
         }
-        float joint = top > block_top ? top : block_top, before = exp2f(top - joint), now = exp2f(block_top - joint);
-        sum = sum * before + block_sum * now;
-        out = out * before + block_out * now;
-        top = joint;
+        UNROLL
+        for (int n = 0; n < ahead; n++) {
+            if (!seen[n]) continue;
+            if (!begun) {
+                top = block_top[n], sum = block_sum[n], out = block_out[n], begun = true;
+                continue;
+            }
+            float joint = top > block_top[n] ? top : block_top[n];
+            float before = exp2f(top - joint), now = exp2f(block_top[n] - joint);
+            sum = sum * before + block_sum[n] * now;
+            out = out * before + block_out[n] * now;
+            top = joint;
+        }
     }
     a.attention[(((int64_t)s * a.stride + k) * a.heads + group * per_group + query % per_group) * a.dim + i] =
         bf16_of_float(out / sum);
@@ -338,11 +356,9 @@ KERNEL(draft_pick, draft_pick_args)
     int step = 4 * gridDim.x * blockDim.x;
     for (int first = 4 * (blockIdx.x * blockDim.x + threadIdx.x); first < a.vocab; first += step) {
         float z[4];
+        draw_four(row, first, a.vocab, z);
         UNROLL
-        for (int i = 0; i < 4; i++) {
-            z[i] = first + i < a.vocab ? row[first + i] : DRAW_NONE;
-            z[i] = stream.greedy ? draw_clean(z[i]) : draw_scale(z[i], stream.temperature);
-        }
+        for (int i = 0; i < 4; i++) z[i] = stream.greedy ? draw_clean(z[i]) : draw_scale(z[i], stream.temperature);
         if (!stream.greedy)
             draw_noisy(best, stream, z, first);
         else

@@ -94,6 +94,20 @@ DEVICE uint64_t draw_place(float value, int32_t id)
 }
 DEVICE int32_t draw_id(uint64_t place) { return place ? (int32_t)(0xFFFFFFFFu - (uint32_t)place) : -1; }
 
+/* Four logits of a row of `vocab` from id `first` on, a multiple of four; -inf behind the last. The rows of a matrix are
+ * aligned to 16 bytes where vocab is a multiple of four. */
+DEVICE void draw_four(const float *row, int first, int vocab, float z[4])
+{
+    if (vocab % 4 == 0) {
+        quad q = *(const quad *)(row + first);
+        UNROLL
+        for (int i = 0; i < 4; i++) z[i] = bits_float(q.w[i]);
+    } else {
+        UNROLL
+        for (int i = 0; i < 4; i++) z[i] = first + i < vocab ? row[first + i] : DRAW_NONE;
+    }
+}
+
 /* The best so far of one thread, which meets ids in ascending order. */
 struct draw_best {
     float top;

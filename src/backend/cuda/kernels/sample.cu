@@ -52,6 +52,22 @@ template <typename type> DEVICE void sort_down(type *values, int count)
         }
 }
 
+/* A thread's share of a row, so much at once that a block has enough loads on their way; -inf behind the last. */
+enum { FOURS = 2 };
+DEVICE void load_fours(const float *row, int base, int vocab, float z[FOURS][4])
+{
+    UNROLL
+    for (int n = 0; n < FOURS; n++) {
+        int first = base + n * 4 * SAMPLE_THREADS;
+        if (first < vocab) {
+            draw_four(row, first, vocab, z[n]);
+        } else {
+            UNROLL
+            for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
+        }
+    }
+}
+
 /* Sum over the block, in all threads; `part` holds a number a warp. */
 DEVICE uint64_t sum_of_block(uint64_t x, uint64_t *part)
 {
@@ -82,9 +98,15 @@ KERNEL(sample_cut, sample_args)
     }
 
     uint32_t most = 0;
-    for (int i = threadIdx.x; i < a.vocab; i += SAMPLE_THREADS) {
-        uint32_t key = draw_key(draw_scale(row[i], temperature));
-        if (key > most) most = key;
+    for (int base = 4 * threadIdx.x; base < a.vocab; base += FOURS * 4 * SAMPLE_THREADS) {
+        float z[FOURS][4];
+        load_fours(row, base, a.vocab, z);
+        UNROLL
+        for (int n = 0; n < FOURS; n++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                uint32_t key = draw_key(draw_scale(z[n][i], temperature));
+                if (key > most) most = key;
+            }
     }
     maxima[threadIdx.x] = most;
     if (threadIdx.x == 0) listed[0] = 0;
@@ -104,14 +126,21 @@ KERNEL(sample_cut, sample_args)
     /* What may be in the list, and without top-k the mass of all. */
     uint32_t threshold = maxima[(by_count ? how.top_k : SAMPLE_MOST) - 1];
     uint64_t sum = 0;
-    for (int i = threadIdx.x; i < a.vocab; i += SAMPLE_THREADS) {
-        float z = draw_scale(row[i], temperature);
-        uint32_t key = draw_key(z);
-        if (!inside(bound, key, i)) continue;
-        if (!by_count) sum += weight_of(z - top);
-        if (key < threshold) continue;
-        uint32_t at = count_up(listed, 1);
-        if (at < SAMPLE_LIST) list[at] = draw_place(z, i);
+    for (int base = 4 * threadIdx.x; base < a.vocab; base += FOURS * 4 * SAMPLE_THREADS) {
+        float fours[FOURS][4];
+        load_fours(row, base, a.vocab, fours);
+        UNROLL
+        for (int n = 0; n < FOURS; n++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                int id = base + n * 4 * SAMPLE_THREADS + i;
+                float z = draw_scale(fours[n][i], temperature);
+                uint32_t key = draw_key(z);
+                if (id >= a.vocab || !inside(bound, key, id)) continue;
+                if (!by_count) sum += weight_of(z - top);
+                if (key < threshold) continue;
+                uint32_t at = count_up(listed, 1);
+                if (at < SAMPLE_LIST) list[at] = draw_place(z, id);
+            }
     }
     if (!by_count) sum = sum_of_block(sum, part);
     BLOCK_SYNC();
@@ -171,9 +200,9 @@ KERNEL(sample_pick, sample_args)
     int step = 4 * gridDim.x * SAMPLE_PICK_THREADS;
     for (int first = 4 * (blockIdx.x * SAMPLE_PICK_THREADS + threadIdx.x); first < a.vocab; first += step) {
         float z[4];
+        draw_four(row, first, a.vocab, z);
         UNROLL
         for (int i = 0; i < 4; i++) {
-            z[i] = first + i < a.vocab ? row[first + i] : DRAW_NONE;
             z[i] = how.stream.greedy ? draw_clean(z[i]) : draw_scale(z[i], how.stream.temperature);
             if (!how.stream.greedy && !inside(bound, draw_key(z[i]), first + i)) z[i] = DRAW_NONE;
         }
