@@ -64,6 +64,13 @@ struct ops_backend {
     uint64_t weight_bytes;
 };
 
+/* sample.c's lists, host: rows that the GPU picks and what it picked; what is left to the host. */
+typedef struct cuda_picks {
+    const ops_sample **row;
+    int32_t *id, *left;
+    size_t row_room, id_room, left_room;
+} cuda_picks;
+
 /* All pointers are the device's but where it says host. T = limits.rows, R = limits.logit_rows, D = limits.drafts,
  * G = limits.draft_rows. bf16 tensors are uint16_t. */
 struct ops_step {
@@ -82,7 +89,8 @@ struct ops_step {
     uint8_t *rows_memory; /* device, what begin writes in one copy; `rows_host` is the same in host memory */
     uint8_t *rows_host;
     size_t rows_bytes;    /* of both; they grow with what steps bring */
-    bool logits_read;     /* host_logits are those of the last `head` */
+    uint8_t *logits_read; /* host, [R]: whether the row of host_logits is that of the last `head` */
+    cuda_picks picks;
 
     float *x;               /* [T, hidden] */
     float *cosine, *sine;   /* [T, rotary_dim / 2] */

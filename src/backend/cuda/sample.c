@@ -1,23 +1,39 @@
 /*
- * sample and verify: rows that ask for nothing rare are picked on the GPU (sample_rows.c), for the others the logits
- * come to the host, once a step, and its threads run the chain that defines the answer.
+ * sample and verify: rows that ask for nothing rare are picked on the GPU, all of a call together (sample_rows.c). Of
+ * the others, and of those that nothing is left of, the logits come to the host, whose threads run the chain that
+ * defines the answer.
  */
 #include "backend/cuda/cuda.h"
 
 #include <assert.h>
 #include <string.h>
 
+#include "backend/sample.h"
+#include "base/error.h"
 #include "base/memory.h"
 
-static void read_logits(ops_step *s)
+/* The logits of a row on the host. */
+static void read_row(ops_step *s, int32_t r)
 {
     gpu *g = s->backend->gpu;
-    if (s->logits_read || s->logit_rows == 0) return;
-    g->calls->read(g, s->logits, s->host_logits,
-                   (size_t)s->logit_rows * (size_t)s->backend->model->vocab * sizeof *s->host_logits);
-    s->logits_read = true;
+    size_t vocab = (size_t)s->backend->model->vocab;
+    if (r >= s->logit_rows || s->logits_read[r]) return;
+    g->calls->read(g, s->logits + (size_t)r * vocab, s->host_logits + (size_t)r * vocab, vocab * sizeof *s->logits);
+    s->logits_read[r] = true;
 }
 
+static bool reserve(ops_step *s, size_t rows)
+{
+    cuda_picks *p = &s->picks;
+    if (memory_reserve((void **)&p->row, &p->row_room, rows, sizeof *p->row) &&
+        memory_reserve((void **)&p->id, &p->id_room, rows, sizeof *p->id) &&
+        memory_reserve((void **)&p->left, &p->left_room, rows, sizeof *p->left))
+        return true;
+    error_memory(&s->error, "what is sampled", rows * sizeof *p->row);
+    return false;
+}
+
+/* Items that are left to the host, over its threads. */
 static void run(const ops_step *s, int64_t items, threads_fn fn, void *arg)
 {
     threads *pool = s->backend->options.pool;
@@ -26,6 +42,8 @@ static void run(const ops_step *s, int64_t items, threads_fn fn, void *arg)
     else if (items)
         fn(arg, 0, items, 0);
 }
+
+/* ---- sample ------------------------------------------------------------------------------------------------------ */
 
 typedef struct sampling {
     ops_step *step;
@@ -38,8 +56,8 @@ static void sample_rows(void *arg, int64_t first, int64_t last, int worker)
     const sampling *work = arg;
     const ops_step *s = work->step;
     int32_t vocab = s->backend->model->vocab;
-    for (int64_t i = first; i < last; i++) {
-        work->out[i] = (ops_sampled){.id = SAMPLED_NONE};
+    for (int64_t n = first; n < last; n++) {
+        int32_t i = s->picks.left[n];
         if (work->rows[i].logit_row >= s->logit_rows) continue; /* only after an error of the step */
         sample_row(s->host_logits + (int64_t)work->rows[i].logit_row * vocab, vocab, &work->rows[i],
                    s->sample_scratch + (size_t)worker * s->sample_bytes, &work->out[i]);
@@ -48,10 +66,27 @@ static void sample_rows(void *arg, int64_t first, int64_t last, int worker)
 
 void cuda_sample(ops_step *s, const ops_sample *rows, int32_t count, ops_sampled *out)
 {
+    cuda_picks *p = &s->picks;
+    int32_t picked = 0, taken = 0, left = 0;
+    for (int32_t i = 0; i < count; i++) out[i] = (ops_sampled){.id = SAMPLED_NONE};
+    if (!reserve(s, (size_t)count)) return;
+    for (int32_t i = 0; i < count; i++)
+        if (cuda_sample_on_gpu(s, &rows[i])) p->row[picked++] = &rows[i];
+    if (picked) cuda_sample_rows(s, p->row, picked, p->id);
+    for (int32_t i = 0; i < count; i++) {
+        bool mine = taken < picked && p->row[taken] == &rows[i];
+        if (mine && p->id[taken++] >= 0) {
+            out[i].id = p->id[taken - 1];
+            continue;
+        }
+        read_row(s, rows[i].logit_row);
+        p->left[left++] = i;
+    }
     sampling work = {s, rows, out};
-    read_logits(s);
-    run(s, count, sample_rows, &work);
+    run(s, left, sample_rows, &work);
 }
+
+/* ---- verify ------------------------------------------------------------------------------------------------------ */
 
 typedef struct verifying {
     ops_step *step;
@@ -62,14 +97,58 @@ static void verify_sequences(void *arg, int64_t first, int64_t last, int worker)
 {
     const verifying *work = arg;
     const ops_step *s = work->step;
-    for (int64_t i = first; i < last; i++)
+    for (int64_t n = first; n < last; n++)
         host_verify(&s->limits, s->host_logits, s->logit_rows, s->backend->model->vocab, s->draft_logits,
-                    &work->sequences[i], s->sample_scratch + (size_t)worker * s->sample_bytes);
+                    &work->sequences[s->picks.left[n]], s->sample_scratch + (size_t)worker * s->sample_bytes);
+}
+
+/* Whether verify comes to picking row after row and comparing, and the GPU can pick them all. */
+static bool picks_only(const ops_step *s, const ops_verify *v)
+{
+    bool greedy = v->method != VERIFY_SYNTHETIC && sample_is_greedy(v->row[0].temperature);
+    if (v->drafts > 0 && v->method != VERIFY_COUPLED && !greedy) return false;
+    for (int32_t j = 0; j <= v->drafts; j++)
+        if (!cuda_sample_on_gpu(s, &v->row[j])) return false;
+    return true;
+}
+
+/* The picks up to the first that is not the draft. False: one of them is left to the host. */
+static bool compare(const ops_verify *v, const int32_t *id)
+{
+    for (int32_t j = 0;; j++) {
+        if (id[j] < 0) return false;
+        v->out[j] = (ops_sampled){.id = id[j]};
+        *v->count = j + 1;
+        if (j == v->drafts || v->draft[j] != id[j]) return true;
+    }
 }
 
 void cuda_verify(ops_step *s, const ops_verify *sequences, int32_t count)
 {
+    cuda_picks *p = &s->picks;
+    int64_t rows = 0;
+    int32_t picked = 0, taken = 0, left = 0;
+    for (int32_t i = 0; i < count; i++) {
+        sequences[i].out[0] = (ops_sampled){.id = SAMPLED_NONE};
+        *sequences[i].count = 1;
+        rows += sequences[i].drafts + 1;
+    }
+    if (!reserve(s, (size_t)rows)) return;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t own = picks_only(s, &sequences[i]) ? sequences[i].drafts + 1 : 0;
+        for (int32_t j = 0; j < own; j++) p->row[picked++] = &sequences[i].row[j];
+    }
+    if (picked) cuda_sample_rows(s, p->row, picked, p->id);
+    for (int32_t i = 0; i < count; i++) {
+        const ops_verify *v = &sequences[i];
+        if (taken < picked && p->row[taken] == v->row) {
+            const int32_t *id = p->id + taken;
+            taken += v->drafts + 1;
+            if (compare(v, id)) continue;
+        }
+        for (int32_t j = 0; j <= v->drafts; j++) read_row(s, v->row[j].logit_row);
+        p->left[left++] = i;
+    }
     verifying work = {s, sequences};
-    read_logits(s);
-    run(s, count, verify_sequences, &work);
+    run(s, left, verify_sequences, &work);
 }

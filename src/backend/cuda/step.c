@@ -88,6 +88,7 @@ static hy_status open_host(ops_step *s, hy_error *err)
     size_t laws = s->limits.draft_laws ? (size_t)s->limits.drafts : 0;
     s->sample_bytes = (host_verify_scratch(&s->limits, m->vocab) + 63) / 64 * 64;
     const host_array arrays[] = {
+        {&s->logits_read, (size_t)s->limits.logit_rows, 1, 1},
         {&s->host_logits, (size_t)s->limits.logit_rows, (size_t)m->vocab, sizeof(float)},
         {&s->draft_logits, laws, (size_t)s->limits.draft_rows * (size_t)m->vocab, sizeof(float)},
         {&s->sample_scratch, workers, s->sample_bytes, 1},
@@ -125,8 +126,9 @@ void cuda_step_close(ops_step *s)
     cuda_sampling_close(s);
     for (size_t i = 0; i < s->owned_count; i++) g->calls->free(g, s->owned[i]);
     if (s->rows_memory) g->calls->free(g, s->rows_memory);
-    free(s->owned);
-    void *arrays[] = {s->rows_host, s->host_logits, s->draft_logits, s->sample_scratch, s};
+    void *reserved[] = {s->owned, s->picks.row, s->picks.id, s->picks.left};
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++) free(reserved[i]);
+    void *arrays[] = {s->rows_host, s->logits_read, s->host_logits, s->draft_logits, s->sample_scratch, s};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);
 }
 
@@ -243,7 +245,7 @@ void cuda_begin(ops_step *s, ops_cache *cache, const ops_rows *rows)
     s->cache = cache;
     s->rows = *rows;
     s->logit_rows = 0;
-    s->logits_read = false;
+    memset(s->logits_read, 0, (size_t)s->limits.logit_rows);
     s->device_rows = (kernel_rows){0};
     s->device_cache = cache_of(cache);
     assert(rows->count <= s->limits.rows);
@@ -308,6 +310,6 @@ void cuda_rotary(ops_step *s, const int32_t *position, const float *frequency, i
 
 void cuda_logits(ops_step *s)
 {
-    s->logits_read = false;
+    memset(s->logits_read, 0, (size_t)s->limits.logit_rows);
     cuda_head(s);
 }
