@@ -107,6 +107,7 @@ extern emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
     static emulated::kernel hy_##name##_registered("hy_" #name, sizeof(args),                                          \
                                                    [](const void *a) { hy_##name(*(const args *)a); });                \
     static void hy_##name(const args &a)
+#define KERNEL_OF(name, args, threads, blocks) KERNEL(name, args)
 #define DEVICE static inline
 #define UNROLL
 #define __restrict__ __restrict

@@ -32,12 +32,13 @@ hy_status cuda_attend_check(const ops_model *m, hy_error *err)
     return HY_OK;
 }
 
-/* Kernel of a cache format and dim. */
-static const char *kernel_name(const char *what, int format, int dim, char out[64])
+/* Kernel of a cache format, as `read` has it, and dim. */
+static const char *kernel_name(const char *what, int format, readback read, int dim, char out[64])
 {
     static const char *const names[] = {
         [KERNEL_CACHE_BF16] = "bf16", [KERNEL_CACHE_FP8] = "fp8", [KERNEL_CACHE_NVFP4] = "nvfp4"};
-    snprintf(out, 64, "%s_%s_%d", what, names[format], dim);
+    bool rounded = format == KERNEL_CACHE_NVFP4 && read == READBACK_E4M3;
+    snprintf(out, 64, "%s_%s_%d", what, rounded ? "nvfp4_e4m3" : names[format], dim);
     return out;
 }
 
@@ -149,6 +150,17 @@ static int32_t most_visible(const ops_step *step)
     return most;
 }
 
+/* Most neighbouring rows of one sequence. */
+static int32_t longest_run(const ops_step *step)
+{
+    int32_t longest = 0;
+    for (int32_t t = 0, run = 0; t < step->rows.count; t++) {
+        run = t > 0 && step->rows.sequence[t] == step->rows.sequence[t - 1] ? run + 1 : 1;
+        if (step->rows.sequence[t] >= 0 && run > longest) longest = run;
+    }
+    return longest;
+}
+
 /* Blocks [first, first + count). needed: rows that take every block that they see are left out, and so is what nobody
  * sees. */
 static void score(ops_step *step, int layer, int32_t first, int32_t count, bool needed)
@@ -158,6 +170,7 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
     step->index_layer = layer;
     if (step->rows.count == 0 || first < 0 || first >= step->max_blocks) return;
     if (count > step->max_blocks - first) count = step->max_blocks - first;
+    if (needed && most_visible(step) <= m->index_top) return;
     if (needed && count > most_visible(step) - first) count = most_visible(step) - first;
     if (count <= 0) return;
     index_score_args args = {
@@ -173,7 +186,6 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
         .tile = INDEX_COLUMNS / m->index_heads < 16 ? INDEX_COLUMNS / m->index_heads : 16,
         .least = needed ? m->index_top : 0,
         .fill = !needed,
-        .rounded = b->options.read == READBACK_E4M3,
     };
     /* A thread block reads its queries once: as many blocks as leave enough thread blocks for the GPU. */
     int64_t spans = 8 * (int64_t)b->info.processors / step->rows.count + 1;
@@ -181,8 +193,11 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
     args.run = (args.run + INDEX_WARPS - 1) / INDEX_WARPS * INDEX_WARPS;
     if (args.run > 64) args.run = 64;
     if ((count + args.run - 1) / args.run > 65535) args.run = (count + 65534) / 65535;
+    /* Few columns: in a kernel of their own. */
+    bool few = m->index_dim >= 64 && longest_run(step) * m->index_heads <= 8;
+    if (few) args.tile = 8 / m->index_heads;
     char name[64];
-    kernel_name("index_score", args.cache.index, m->index_dim, name);
+    kernel_name(few ? "index_few" : "index_score", args.cache.index, b->options.read, m->index_dim, name);
     cuda_launch(step, name, step->rows.count, (count + args.run - 1) / args.run, 1, INDEX_WARPS * CUDA_WARP,
                 (size_t)index_score_shared(m->index_dim), &args, sizeof args);
 }
@@ -292,7 +307,6 @@ void cuda_attend(ops_step *step, int layer)
         .index_heads = m->index_heads,
         .index_top = m->index_top,
         .value_scale = fp8 ? l->v_scale : 1,
-        .rounded = b->options.read == READBACK_E4M3,
     };
     /* In powers of two, and NVFP4 as the kernels decode it: the second is an exact factor. */
     args.scale = 1.44269504f / sqrtf((float)m->head_dim) * (fp8 ? l->k_scale : 1);
@@ -302,7 +316,7 @@ void cuda_attend(ops_step *step, int layer)
     int64_t units = (int64_t)step->rows.count * m->kv_heads * args.head_tiles;
     size_t shared = (size_t)attend_shared(m->head_dim);
     char name[64];
-    kernel_name("attend", args.cache.main, m->head_dim, name);
+    kernel_name("attend", args.cache.main, b->options.read, m->head_dim, name);
     if (units <= few_units(b) && most > 1) {
         attend_apart(step, name, &args, units, most, shared);
         return;

@@ -45,10 +45,9 @@ template <int FORMAT, int DIM> struct raw_part {
         VALUES = 16 * DIM / BYTES,              /* of a piece */
         PIECES = 32 * BYTES / 16,               /* of 32 tokens */
         OWN = (PIECES + CUDA_WARP - 1) / CUDA_WARP,
-        GROUPS = VALUES / 16 > 0 ? VALUES / 16 : 1,
     };
     quad piece[OWN];
-    uint32_t scale[FORMAT == KERNEL_CACHE_NVFP4 ? OWN * GROUPS : 1];
+    uint32_t scale[is_nvfp4<FORMAT>() ? OWN : 1]; /* of a piece's two groups, the first in the low byte */
 };
 
 /* Tokens [first, first + 32) of a head's K or V. quads: scales lie in quads of tokens. */
@@ -61,18 +60,22 @@ DEVICE void load_part(raw_part<FORMAT, DIM> &part, const uint8_t *data, const ui
         int p = i * CUDA_WARP + lane;
         if (raw::PIECES % CUDA_WARP && p >= raw::PIECES) continue;
         part.piece[i] = load_once(data + first * raw::BYTES + 16 * p);
-        if constexpr (FORMAT == KERNEL_CACHE_NVFP4)
-            UNROLL for (int g = 0; g < raw::GROUPS; g++) {
-                int value = p * raw::VALUES + g * 16, t = first + value / DIM, group = value % DIM / 16;
-                part.scale[i * raw::GROUPS + g] =
-                    quads ? scales[t / 4 * (DIM / 4) + group * 4 + t % 4] : scales[t * (DIM / 16) + group];
+        if constexpr (is_nvfp4<FORMAT>()) {
+            int value = p * raw::VALUES, t = first + value / DIM, group = value % DIM / 16;
+            if (!quads) { /* of neighbours, also of the next token */
+                part.scale[i] = *(const uint16_t *)(scales + t * (DIM / 16) + group);
+                continue;
             }
+            int second = first + (value + 16) / DIM, second_group = (value + 16) % DIM / 16;
+            part.scale[i] = (uint32_t)scales[t / 4 * (DIM / 4) + group * 4 + t % 4] |
+                            (uint32_t)scales[second / 4 * (DIM / 4) + second_group * 4 + second % 4] << 8;
+        }
     }
 }
 
 /* Into the tile's rows [first, first + 32); zeros from row `tokens` on. */
 template <int FORMAT, int DIM>
-DEVICE void store_part(const raw_part<FORMAT, DIM> &part, quad *tile, int first, int tokens, bool rounded)
+DEVICE void store_part(const raw_part<FORMAT, DIM> &part, quad *tile, int first, int tokens)
 {
     typedef raw_part<FORMAT, DIM> raw;
     enum { CHUNK = cached_bytes<FORMAT>(8) / 4 /* words of eight values */ };
@@ -80,13 +83,12 @@ DEVICE void store_part(const raw_part<FORMAT, DIM> &part, quad *tile, int first,
     UNROLL for (int i = 0; i < raw::OWN; i++) {
         int p = i * CUDA_WARP + lane;
         if (raw::PIECES % CUDA_WARP && p >= raw::PIECES) continue;
+        uint32_t unit[2] = {0, 0};
+        if constexpr (is_nvfp4<FORMAT>()) nvfp4_units(part.scale[i], unit);
         UNROLL for (int c = 0; c < raw::VALUES / 8; c++) {
             int value = p * raw::VALUES + 8 * c, row = first + value / DIM;
-            uint32_t unit = 0;
-            if constexpr (FORMAT == KERNEL_CACHE_NVFP4)
-                unit = nvfp4_unit(part.scale[i * raw::GROUPS + c / 2]);
             quad out;
-            decode_eight<FORMAT>(part.piece[i].w + c * CHUNK, unit, rounded, out.w);
+            decode_eight<FORMAT>(part.piece[i].w + c * CHUNK, unit[c / 2 % 2], out.w);
             if (row >= tokens) out = quad{{0, 0, 0, 0}};
             tile[place_of<DIM / 8>(row, value % DIM / 8)] = out;
         }
@@ -206,10 +208,10 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
     {
         raw_part<FORMAT, DIM> keys;
         load_part(keys, head, head + a.cache.k_scales, 32 * warp, false);
-        store_part(keys, m.tile, 32 * warp, CUDA_BLOCK_TOKENS, a.rounded);
+        store_part(keys, m.tile, 32 * warp, CUDA_BLOCK_TOKENS);
     }
     raw_part<FORMAT, DIM> values;
-    if (FORMAT == KERNEL_CACHE_NVFP4) load_part(values, head + a.cache.v_data, head + a.cache.v_scales, 32 * warp, true);
+    if (is_nvfp4<FORMAT>()) load_part(values, head + a.cache.v_data, head + a.cache.v_scales, 32 * warp, true);
     WARP_SYNC();
     multiply_keys<DIM>(m, s);
     UNROLL for (int i = 0; i < 4; i++)
@@ -224,8 +226,8 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
     }
     leave_rows(m.maxima, most);
     WARP_SYNC(); /* keys have been read */
-    if (FORMAT != KERNEL_CACHE_NVFP4) load_part(values, head + a.cache.v_data, head + a.cache.v_scales, 32 * warp, true);
-    store_part(values, m.tile, 32 * warp, tokens, a.rounded);
+    if (!is_nvfp4<FORMAT>()) load_part(values, head + a.cache.v_data, head + a.cache.v_scales, 32 * warp, true);
+    store_part(values, m.tile, 32 * warp, tokens);
     BLOCK_SYNC();
 
     UNROLL for (int r = 0; r < 2; r++) {
@@ -408,15 +410,16 @@ template <int FORMAT> DEVICE void fold_partials(const attend_args &a)
 
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
-#define ATTEND_KERNELS(name, FORMAT)                                                                                   \
+#define ATTEND_KERNELS(name, FORMAT, BLOCKS)                                                                           \
     KERNEL(attend_##name##_16, attend_args) { attend_blocks<FORMAT, 16>(a); }                                          \
     KERNEL(attend_##name##_32, attend_args) { attend_blocks<FORMAT, 32>(a); }                                          \
     KERNEL(attend_##name##_64, attend_args) { attend_blocks<FORMAT, 64>(a); }                                          \
-    KERNEL(attend_##name##_128, attend_args) { attend_blocks<FORMAT, 128>(a); }
+    KERNEL_OF(attend_##name##_128, attend_args, ATTEND_WARPS *CUDA_WARP, BLOCKS) { attend_blocks<FORMAT, 128>(a); }
 
-ATTEND_KERNELS(bf16, KERNEL_CACHE_BF16)
-ATTEND_KERNELS(fp8, KERNEL_CACHE_FP8)
-ATTEND_KERNELS(nvfp4, KERNEL_CACHE_NVFP4)
+ATTEND_KERNELS(bf16, KERNEL_CACHE_BF16, 3)
+ATTEND_KERNELS(fp8, KERNEL_CACHE_FP8, 3)
+ATTEND_KERNELS(nvfp4, KERNEL_CACHE_NVFP4, 4)
+ATTEND_KERNELS(nvfp4_e4m3, CACHED_NVFP4_E4M3, 3)
 
 KERNEL(attend_fold, attend_args)
 {

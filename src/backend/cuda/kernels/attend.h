@@ -28,7 +28,6 @@ typedef struct attend_args {
     int32_t first, count; /* blocks [first, first + count) of each list */
     int32_t run;          /* of them a thread block takes; grid: units, count / run */
     int32_t last;         /* the lists end in this span */
-    int32_t rounded;      /* READBACK_E4M3 */
 } attend_args;
 
 /* Bytes of dynamic shared memory, and floats of a partial. */

@@ -13,27 +13,34 @@
 #include "backend/cuda/kernels/args.h"
 #include "backend/cuda/kernels/number.cuh"
 
+/* Formats as kernels have them: KERNEL_CACHE_, and NVFP4 that is read back as E4M3 (READBACK_E4M3). */
+enum { CACHED_NVFP4_E4M3 = KERNEL_CACHE_NVFP4 + 1 };
+template <int FORMAT> DEVICE constexpr bool is_nvfp4()
+{
+    return FORMAT == KERNEL_CACHE_NVFP4 || FORMAT == CACHED_NVFP4_E4M3;
+}
+
 /* Bytes of `values` values without their scales. */
 template <int FORMAT> DEVICE constexpr int cached_bytes(int values)
 {
-    return FORMAT == KERNEL_CACHE_NVFP4 ? values / 2 : FORMAT == KERNEL_CACHE_FP8 ? values : values * 2;
+    return is_nvfp4<FORMAT>() ? values / 2 : FORMAT == KERNEL_CACHE_FP8 ? values : values * 2;
 }
 
 /* A product with decoded values is to be multiplied by this. */
 template <int FORMAT> DEVICE constexpr float cached_undo()
 {
-    return FORMAT == KERNEL_CACHE_NVFP4 ? NVFP4_SHIFT : 1.0f;
+    return is_nvfp4<FORMAT>() ? NVFP4_SHIFT : 1.0f;
 }
 
 /* Which of eight elements is at place i of the decoded ones. */
 template <int FORMAT> DEVICE constexpr int cached_order(int i)
 {
-    return FORMAT == KERNEL_CACHE_NVFP4 ? i / 2 + i % 2 * 4 : i;
+    return is_nvfp4<FORMAT>() ? i / 2 + i % 2 * 4 : i;
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
-/* Read back as E4M3 has it (READBACK_E4M3). */
+/* What E4M3 holds of a product. */
 DEVICE uint32_t round_pair_e4m3(uint32_t pair)
 {
     float low = float_of_e4m3(e4m3_of_float(low_float(pair) * NVFP4_SHIFT)) / NVFP4_SHIFT;
@@ -48,17 +55,32 @@ DEVICE void e4m3_values(uint32_t word, uint32_t pair[2])
     pair[0] = multiply_pairs(pair[0], E4M3_UNIT);
     pair[1] = multiply_pairs(pair[1], E4M3_UNIT);
     if (!e4m3_nan(word)) return;
+    uint32_t code[2];
+    e4m3_pairs(word, code); /* exponent and mantissa at bits 10 .. 4: those of a NaN, and a one, reach bit 11 */
     UNROLL for (int i = 0; i < 2; i++)
-        pair[i] = bf16_pair(float_of_e4m3(word >> (16 * i) & 0xFF), float_of_e4m3(word >> (16 * i + 8) & 0xFF));
+        pair[i] |= (((code[i] & 0x07F007F0u) + 0x00100010u) & 0x08000800u) / 0x0800u * 0x7FC0u;
+}
+
+/* Units (nvfp4_unit) of two scales, the first one in the low byte. */
+DEVICE void nvfp4_units(uint32_t both, uint32_t unit[2])
+{
+    if ((both | (both + 0x0101u)) & 0x8080u) { /* negative or NaN: nobody stores the one, few the other */
+        unit[0] = nvfp4_unit(both & 0xFF), unit[1] = nvfp4_unit(both >> 8 & 0xFF);
+        return;
+    }
+    uint32_t two = (both & 0x7F) << 4 | (both & 0x7F00) << 12; /* as nvfp4_unit, one in each half */
+    two = multiply_pairs(multiply_pairs(two, 0x7F007F00u), 0x76007600u);
+    unit[0] = (two & 0xFFFFu) | two << 16;
+    unit[1] = two >> 16 | (two & 0xFFFF0000u);
 }
 
 /* Eight values from cached_bytes(8) bytes in `word`; `unit` is nvfp4_unit of their scale. */
-template <int FORMAT> DEVICE void decode_eight(const uint32_t *word, uint32_t unit, bool rounded, uint32_t pair[4])
+template <int FORMAT> DEVICE void decode_eight(const uint32_t *word, uint32_t unit, uint32_t pair[4])
 {
-    if constexpr (FORMAT == KERNEL_CACHE_NVFP4) {
+    if constexpr (is_nvfp4<FORMAT>()) {
         e2m1_pairs(word[0], pair);
         UNROLL for (int i = 0; i < 4; i++) pair[i] = multiply_pairs(pair[i], unit);
-        if (rounded)
+        if constexpr (FORMAT == CACHED_NVFP4_E4M3)
             UNROLL for (int i = 0; i < 4; i++) pair[i] = round_pair_e4m3(pair[i]);
     } else if constexpr (FORMAT == KERNEL_CACHE_FP8) {
         e4m3_values(word[0], pair);

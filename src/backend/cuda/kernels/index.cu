@@ -24,7 +24,7 @@
 /* Which element of a lane's quarter of DIM / 4 comes at half `half` of pair `pair` (0, 1) of step k. */
 template <int FORMAT, int DIM> DEVICE constexpr int element_of(int k, int pair, int half)
 {
-    if (FORMAT != KERNEL_CACHE_NVFP4) return 4 * k + 2 * pair + half;
+    if (!is_nvfp4<FORMAT>()) return 4 * k + 2 * pair + half;
     return DIM == 16 ? pair + 2 * half : 8 * (k / 2) + k % 2 * 2 + pair + 4 * half;
 }
 
@@ -33,10 +33,10 @@ template <int FORMAT, int DIM> struct raw_key {
     enum {
         BYTES = cached_bytes<FORMAT>(DIM / 4),
         WORDS = BYTES > 4 ? BYTES / 4 : 1,
-        UNITS = FORMAT == KERNEL_CACHE_NVFP4 && DIM == 128 ? 2 : 1,
+        UNITS = is_nvfp4<FORMAT>() && DIM == 128 ? 2 : 1,
     };
     uint32_t word[WORDS];
-    uint32_t scale[UNITS];
+    uint32_t scale; /* of its groups, the first in the low byte */
 };
 
 template <int FORMAT, int DIM> DEVICE void load_key(raw_key<FORMAT, DIM> &key, const uint8_t *data, const uint8_t *scales, int token)
@@ -54,25 +54,24 @@ template <int FORMAT, int DIM> DEVICE void load_key(raw_key<FORMAT, DIM> &key, c
     } else {
         key.word[0] = *(const uint16_t *)at;
     }
-    if constexpr (FORMAT == KERNEL_CACHE_NVFP4) {
+    if constexpr (is_nvfp4<FORMAT>()) {
         if constexpr (raw::UNITS == 2) {
-            uint32_t both = *(const uint16_t *)(scales + token * (DIM / 16) + 2 * t);
-            key.scale[0] = both & 0xFF, key.scale[1] = both >> 8;
+            key.scale = *(const uint16_t *)(scales + token * (DIM / 16) + 2 * t);
         } else {
-            key.scale[0] = scales[token * (DIM / 16) + t * (DIM / 4) / 16];
+            key.scale = scales[token * (DIM / 16) + t * (DIM / 4) / 16];
         }
     }
 }
 
 /* The quarter's pairs in the order of element_of. */
-template <int FORMAT, int DIM> DEVICE void decode_key(const raw_key<FORMAT, DIM> &key, bool rounded, uint32_t pair[DIM / 8])
+template <int FORMAT, int DIM> DEVICE void decode_key(const raw_key<FORMAT, DIM> &key, uint32_t pair[DIM / 8])
 {
     typedef raw_key<FORMAT, DIM> raw;
     if constexpr (DIM == 16) { /* four values */
         uint32_t out[4];
-        if constexpr (FORMAT == KERNEL_CACHE_NVFP4) {
+        if constexpr (is_nvfp4<FORMAT>()) {
             uint32_t spread = (key.word[0] & 0xFF) | (key.word[0] & 0xFF00) << 8;
-            decode_eight<FORMAT>(&spread, nvfp4_unit(key.scale[0]), rounded, out);
+            decode_eight<FORMAT>(&spread, nvfp4_unit(key.scale), out);
         } else if constexpr (FORMAT == KERNEL_CACHE_FP8) {
             e4m3_values(key.word[0], out);
         } else {
@@ -82,12 +81,11 @@ template <int FORMAT, int DIM> DEVICE void decode_key(const raw_key<FORMAT, DIM>
     } else {
         enum { CHUNK = cached_bytes<FORMAT>(8) / 4 };
         uint32_t unit[raw::UNITS];
-        if constexpr (FORMAT == KERNEL_CACHE_NVFP4)
-            UNROLL for (int i = 0; i < raw::UNITS; i++) unit[i] = nvfp4_unit(key.scale[i]);
-        else
-            unit[0] = 0;
+        unit[0] = 0;
+        if constexpr (is_nvfp4<FORMAT>() && raw::UNITS == 2) nvfp4_units(key.scale, unit);
+        if constexpr (is_nvfp4<FORMAT>() && raw::UNITS == 1) unit[0] = nvfp4_unit(key.scale);
         UNROLL for (int c = 0; c < DIM / 32; c++)
-            decode_eight<FORMAT>(key.word + c * CHUNK, unit[raw::UNITS == 2 ? c / 2 : 0], rounded, pair + 4 * c);
+            decode_eight<FORMAT>(key.word + c * CHUNK, unit[raw::UNITS == 2 ? c / 2 : 0], pair + 4 * c);
     }
 }
 
@@ -110,40 +108,55 @@ struct index_tile {
     int row, rows, position, columns; /* first row, how many, the first one's position */
 };
 
-/* Block b, `key` already holds its first 16 tokens. */
+/* The scores of 16 tokens from `from` on meet the best so far. `first_tokens`: that the first row sees. */
+template <int TILES>
+DEVICE void take_scores(const index_score_args &a, const float s[4], int j, int from, int first_tokens, float best[TILES][2])
+{
+    int lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+    if (from + 16 <= first_tokens) {
+        UNROLL for (int c = 0; c < 4; c++) best[j][c % 2] = fmaxf(best[j][c % 2], s[c]); /* leaves NaN out */
+        return;
+    }
+    UNROLL for (int c = 0; c < 4; c++) {
+        int sees = first_tokens + (8 * j + 2 * t + c % 2) / a.heads;
+        if (from + g + c / 2 * 8 < sees) best[j][c % 2] = fmaxf(best[j][c % 2], s[c]);
+    }
+}
+
+/* Block b. A lane has the keys of the next AHEAD times 16 tokens on their way. */
 template <int FORMAT, int DIM, int TILES>
 DEVICE void score_block(const index_score_args &a, const index_tile &tile, const uint8_t *data, int b, const uint32_t *shared)
 {
-    typedef raw_key<FORMAT, DIM> raw;
+    enum { AHEAD = TILES == 1 && cached_bytes<FORMAT>(DIM) <= 64 ? 2 : 1 };
     int lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
     int first_tokens = tile.position + 1 - b * CUDA_BLOCK_TOKENS; /* that the first row sees, the next one more */
     int tokens = min(first_tokens + tile.rows - 1, (int)CUDA_BLOCK_TOKENS);
     float best[TILES][2];
     UNROLL for (int j = 0; j < TILES; j++) best[j][0] = best[j][1] = -INFINITY;
-    raw key[2];
-    UNROLL for (int h = 0; h < 2; h++) load_key(key[h], data, data + a.cache.index_scales, g + 8 * h);
-    for (int from = 0; from < tokens; from += 16) {
-        uint32_t pair[2][DIM / 8];
-        UNROLL for (int h = 0; h < 2; h++) decode_key<FORMAT, DIM>(key[h], a.rounded, pair[h]);
-        if (from + 16 < tokens)
-            UNROLL for (int h = 0; h < 2; h++)
-                load_key(key[h], data, data + a.cache.index_scales, from + 16 + g + 8 * h);
-        UNROLL for (int j = 0; j < TILES; j++) {
-            if (TILES > 1 && 8 * j >= tile.columns) continue;
-            float s[4] = {0, 0, 0, 0};
-            UNROLL for (int k = 0; k < DIM / 16; k++) {
-                uint32_t keys[4] = {pair[0][2 * k], pair[1][2 * k], pair[0][2 * k + 1], pair[1][2 * k + 1]}, q[2];
-                const uint32_t *at = shared + 2 * ((j * (DIM / 16) + k) * CUDA_WARP + lane);
-                q[0] = at[0], q[1] = at[1];
-                mma_bf16(s, keys, q);
-            }
-            UNROLL for (int c = 0; c < 4; c++) {
-                int sees = first_tokens + (8 * j + 2 * t + c % 2) / a.heads;
-                bool seen = from + 16 <= first_tokens || from + g + c / 2 * 8 < sees;
-                if (seen && s[c] > best[j][c % 2]) best[j][c % 2] = s[c]; /* false for NaN */
+    raw_key<FORMAT, DIM> key[AHEAD][2];
+    UNROLL for (int n = 0; n < AHEAD; n++)
+        UNROLL for (int h = 0; h < 2; h++)
+            load_key(key[n][h], data, data + a.cache.index_scales, 16 * n + g + 8 * h);
+    for (int start = 0; start < tokens; start += 16 * AHEAD)
+        UNROLL for (int n = 0; n < AHEAD; n++) {
+            int from = start + 16 * n, next = from + 16 * AHEAD;
+            uint32_t pair[2][DIM / 8];
+            UNROLL for (int h = 0; h < 2; h++) decode_key<FORMAT, DIM>(key[n][h], pair[h]);
+            if (next < tokens)
+                UNROLL for (int h = 0; h < 2; h++)
+                    load_key(key[n][h], data, data + a.cache.index_scales, next + g + 8 * h);
+            UNROLL for (int j = 0; j < TILES; j++) {
+                if (TILES > 1 && 8 * j >= tile.columns) continue;
+                float s[4] = {0, 0, 0, 0};
+                UNROLL for (int k = 0; k < DIM / 16; k++) {
+                    uint32_t keys[4] = {pair[0][2 * k], pair[1][2 * k], pair[0][2 * k + 1], pair[1][2 * k + 1]}, q[2];
+                    const uint32_t *at = shared + 2 * ((j * (DIM / 16) + k) * CUDA_WARP + lane);
+                    q[0] = at[0], q[1] = at[1];
+                    mma_bf16(s, keys, q);
+                }
+                take_scores<TILES>(a, s, j, from, first_tokens, best);
             }
         }
-    }
     UNROLL for (int j = 0; j < TILES; j++) {
         if (TILES > 1 && 8 * j >= tile.columns) continue;
         UNROLL for (int c = 0; c < 2; c++) {
@@ -155,7 +168,7 @@ DEVICE void score_block(const index_score_args &a, const index_tile &tile, const
     }
 }
 
-template <int FORMAT, int DIM> DEVICE void score_blocks(const index_score_args &a)
+template <int FORMAT, int DIM, int TILES> DEVICE void score_blocks(const index_score_args &a)
 {
     uint32_t *shared = DYNAMIC(uint32_t);
     index_tile tile;
@@ -181,22 +194,23 @@ template <int FORMAT, int DIM> DEVICE void score_blocks(const index_score_args &
     for (int b = begin + (int)(threadIdx.x / CUDA_WARP); b < seen; b += INDEX_WARPS) {
         int64_t block = a.rows.block_table[(int64_t)sequence * a.rows.block_table_stride + b];
         const uint8_t *data = a.cache.base + block * a.cache.row_bytes + a.layer_offset;
-        if (tile.columns <= 8)
-            score_block<FORMAT, DIM, 1>(a, tile, data, b, shared);
-        else
-            score_block<FORMAT, DIM, INDEX_COLUMNS / 8>(a, tile, data, b, shared);
+        score_block<FORMAT, DIM, TILES>(a, tile, data, b, shared);
     }
 }
 
+/* Of 64 and 128 dims another one for at most eight columns, with fewer registers. */
 #define INDEX_KERNELS(name, FORMAT)                                                                                    \
-    KERNEL(index_score_##name##_16, index_score_args) { score_blocks<FORMAT, 16>(a); }                                 \
-    KERNEL(index_score_##name##_32, index_score_args) { score_blocks<FORMAT, 32>(a); }                                 \
-    KERNEL(index_score_##name##_64, index_score_args) { score_blocks<FORMAT, 64>(a); }                                 \
-    KERNEL(index_score_##name##_128, index_score_args) { score_blocks<FORMAT, 128>(a); }
+    KERNEL(index_score_##name##_16, index_score_args) { score_blocks<FORMAT, 16, INDEX_COLUMNS / 8>(a); }              \
+    KERNEL(index_score_##name##_32, index_score_args) { score_blocks<FORMAT, 32, INDEX_COLUMNS / 8>(a); }              \
+    KERNEL(index_score_##name##_64, index_score_args) { score_blocks<FORMAT, 64, INDEX_COLUMNS / 8>(a); }              \
+    KERNEL(index_score_##name##_128, index_score_args) { score_blocks<FORMAT, 128, INDEX_COLUMNS / 8>(a); }            \
+    KERNEL(index_few_##name##_64, index_score_args) { score_blocks<FORMAT, 64, 1>(a); }                                \
+    KERNEL_OF(index_few_##name##_128, index_score_args, INDEX_WARPS *CUDA_WARP, 5) { score_blocks<FORMAT, 128, 1>(a); }
 
 INDEX_KERNELS(bf16, KERNEL_CACHE_BF16)
 INDEX_KERNELS(fp8, KERNEL_CACHE_FP8)
 INDEX_KERNELS(nvfp4, KERNEL_CACHE_NVFP4)
+INDEX_KERNELS(nvfp4_e4m3, CACHED_NVFP4_E4M3)
 
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 

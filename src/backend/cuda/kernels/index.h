@@ -11,7 +11,8 @@ enum {
     TOP_WARPS = 8,      /* of index_top and index_select, at most */
 };
 
-/* Kernels index_score_FORMAT_DIM. Grid: rows, spans of `run` blocks. */
+/* Kernels index_score_FORMAT_DIM, and index_few_FORMAT_DIM where tile * heads is at most 8. Grid: rows, spans of `run`
+ * blocks. */
 typedef struct index_score_args {
     kernel_rows rows;
     kernel_cache cache;
@@ -23,7 +24,6 @@ typedef struct index_score_args {
     int32_t tile;              /* rows that share a block: those of a sequence between two multiples of it */
     int32_t least; /* rows that see no more blocks than this are left out */
     int32_t fill;  /* -inf for blocks that a row does not see */
-    int32_t rounded; /* READBACK_E4M3 */
 } index_score_args;
 
 /* Dynamic shared memory of index_score, bytes. */

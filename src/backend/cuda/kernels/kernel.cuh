@@ -10,6 +10,9 @@
  *         ... threadIdx.x, blockIdx, blockDim, gridDim, BLOCK_SYNC(), WARP_SYNC() ...
  *     }
  *
+ * KERNEL_OF(name, args, threads, blocks): launched with at most so many threads, of which a multiprocessor shall hold so
+ * many blocks: it takes no more registers than that leaves.
+ *
  * Kernels keep to what is declared here and to plain C++ (templates too, no std, no exceptions): inline PTX and CUDA's own
  * intrinsics stand in this folder's kernel.cuh alone. Names of kernels begin with hy_ in the program: KERNEL puts it there.
  */
@@ -40,6 +43,8 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
 #else
 
 #define KERNEL(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
+#define KERNEL_OF(name, args, threads, blocks)                                                                        \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) hy_##name(const __grid_constant__ args a)
 #define DEVICE __device__ __forceinline__
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
