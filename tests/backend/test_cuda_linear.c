@@ -339,12 +339,59 @@ static void test_swiglu(void **state)
     swiglu_kind(true);
 }
 
+/* cuda_glu's bits are those of its three steps. */
+static void glu_shape(const shape *s, bool plain)
+{
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    weight w[2];
+    kernel_weight k[2];
+    for (int i = 0; i < 2; i++) {
+        w[i] = random_weight(&b.memory, s->format, s->rows, s->cols, 0.3f, s->divides);
+        check(cuda_weight_load(&b.backend, &w[i], "a weight", &k[i], &err), &err);
+    }
+    size_t n = MOST_ROWS * (size_t)s->rows;
+    uint16_t *in = random_halves((size_t)MOST_ROWS * (size_t)s->cols, 1);
+    void *device_in = device_put(b.gpu, in, MOST_ROWS * (size_t)s->cols * sizeof *in);
+    float *y = device_take(b.gpu, 2 * n * sizeof *y);
+    uint16_t *z = device_take(b.gpu, n * sizeof *z);
+    for (int i = 0; i < COUNTS; i++) {
+        size_t used = (size_t)counts[i] * (size_t)s->rows;
+        for (int j = 0; j < 2; j++)
+            cuda_project(&b.step, &k[j], device_in, counts[i], NULL, false, CUDA_STORE, y + (size_t)j * used, s->rows);
+        cuda_swiglu(&b.step, y, y + used, s->rows, counts[i], 1.7f, 2, plain, z);
+        uint16_t *apart = device_get(b.gpu, z, n * sizeof *z);
+        b.gpu->calls->fill(b.gpu, z, 0xFF, n * sizeof *z);
+        b.gpu->calls->fill(b.gpu, y, 0xFF, 2 * n * sizeof *y);
+        cuda_glu(&b.step, &k[0], &k[1], device_in, counts[i], 1.7f, 2, plain, y, z);
+        uint16_t *together = device_get(b.gpu, z, n * sizeof *z);
+        assert_memory_equal(apart, together, used * sizeof *z);
+        for (size_t j = used; j < n; j++) assert_int_equal(together[j], 0xFFFF);
+        free(apart), free(together);
+    }
+    b.gpu->calls->free(b.gpu, device_in);
+    b.gpu->calls->free(b.gpu, y);
+    b.gpu->calls->free(b.gpu, z);
+    free(in);
+    bed_close(&b);
+}
+
+static void test_glu(void **state)
+{
+    (void)state;
+    random_state = 10;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (shapes[i].cols < 1000) glu_shape(&shapes[i], i % 2);
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_project),      cmocka_unit_test(test_parts), cmocka_unit_test(test_mxfp8_values),
-        cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),  cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_project),      cmocka_unit_test(test_parts),  cmocka_unit_test(test_mxfp8_values),
+        cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),   cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_glu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

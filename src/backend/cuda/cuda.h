@@ -194,6 +194,11 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
 void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
                  bool plain, uint16_t *z);
 
+/* z [count, gate.rows] bf16 = SwiGLU-OAI of gate . in and up . in: the bits of cuda_project twice and cuda_swiglu. y is
+ * room for [2, count, gate.rows] where it comes to that. */
+void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up, const uint16_t *in, int32_t count,
+              float alpha, float limit, bool plain, float *y, uint16_t *z);
+
 /* ---- the operations ---------------------------------------------------------------------------------------------- */
 
 void cuda_embed(ops_step *step);

@@ -35,8 +35,7 @@ void cuda_norm(ops_step *step, const float *x, const kernel_weight *gain, int hi
 void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
                  bool plain, uint16_t *z)
 {
-    swiglu_args args = {
-        .gate = gate, .up = up, .total = n * count, .alpha = alpha, .limit = limit, .plain = plain, .z = z};
+    swiglu_args args = {.gate = gate, .up = up, .total = n * count, .law = {alpha, limit, plain}, .z = z};
     int blocks = (int)((args.total + SWIGLU_BLOCK - 1) / SWIGLU_BLOCK);
     if (blocks > 0) cuda_launch(step, "swiglu", blocks, 1, 1, SWIGLU_BLOCK, 0, &args, sizeof args);
 }
@@ -52,37 +51,45 @@ void cuda_embed(ops_step *step)
 
 /* ---- Projections ------------------------------------------------------------------------------------------------- */
 
-/* A kernel: its name, and the outputs and rows of a block. */
+/* A kernel: its name, the outputs and rows of a block, and its twin that makes SwiGLU of two weights, a block of which
+ * has 16 outputs of each. */
 typedef struct project_tile {
     const char *name;
     int outputs, rows;
+    const char *glu;
 } project_tile;
 
 /* By format; the first that takes all rows, else the last. */
 static const project_tile tiles[][5] = {
-    [KERNEL_F32] = {{"project_f32_1", 1, 1}, {"project_f32_8", 4, 8}},
-    [KERNEL_BF16] = {{"project_bf16_8", 16, 8},
-                     {"project_bf16_16", 32, 16},
-                     {"project_bf16_32", 32, 32},
-                     {"project_bf16_64", 32, 64}},
-    [KERNEL_MXFP8] = {{"project_mxfp8_8", 16, 8},
-                      {"project_mxfp8_16", 32, 16},
-                      {"project_mxfp8_32", 32, 32},
-                      {"project_mxfp8_64", 32, 64}},
-    [KERNEL_NVFP4] = {{"project_nvfp4_8", 16, 8},
-                      {"project_nvfp4_16", 32, 16},
-                      {"project_nvfp4_32", 32, 32},
-                      {"project_nvfp4_64", 32, 64}},
+    [KERNEL_F32] = {{"project_f32_1", 1, 1, NULL}, {"project_f32_8", 4, 8, NULL}},
+    [KERNEL_BF16] = {{"project_bf16_8", 16, 8, "glu_bf16_8"},
+                     {"project_bf16_16", 32, 16, "glu_bf16_16"},
+                     {"project_bf16_32", 32, 32, "glu_bf16_32"},
+                     {"project_bf16_64", 32, 64, "glu_bf16_64"}},
+    [KERNEL_MXFP8] = {{"project_mxfp8_8", 16, 8, "glu_mxfp8_8"},
+                      {"project_mxfp8_16", 32, 16, "glu_mxfp8_16"},
+                      {"project_mxfp8_32", 32, 32, "glu_mxfp8_32"},
+                      {"project_mxfp8_64", 32, 64, "glu_mxfp8_64"}},
+    [KERNEL_NVFP4] = {{"project_nvfp4_8", 16, 8, "glu_nvfp4_8"},
+                      {"project_nvfp4_16", 32, 16, "glu_nvfp4_16"},
+                      {"project_nvfp4_32", 32, 32, "glu_nvfp4_32"},
+                      {"project_nvfp4_64", 32, 64, "glu_nvfp4_64"}},
 };
 
 static const project_tile *tile_of(int32_t format, int32_t cols, int32_t count)
 {
     /* Rows of the weight that begin at 8 bytes; the others, of whatever weights.c takes, begin at 16. */
-    static const project_tile odd = {"project_nvfp4_odd", 16, 8};
+    static const project_tile odd = {"project_nvfp4_odd", 16, 8, NULL};
     if (format == KERNEL_NVFP4 && cols % 32) return &odd;
     const project_tile *tile = tiles[format];
     while (tile->rows < count && tile[1].name) tile++;
     return tile;
+}
+
+/* Dynamic shared memory of a kernel on the tensor cores: sums of eight slices. */
+static size_t shared_bytes(int outputs, int rows)
+{
+    return (size_t)PROJECT_SLICES * (size_t)rows * ((size_t)outputs + 4) * sizeof(float);
 }
 
 static int divide_up(int a, int b)
@@ -108,9 +115,7 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
             blocks += divide_up(w->rows, tile->outputs);
         }
         if (!tile) continue;
-        size_t shared = format == KERNEL_F32
-                            ? 0
-                            : (size_t)PROJECT_SLICES * (size_t)tile->rows * ((size_t)tile->outputs + 4) * sizeof(float);
+        size_t shared = format == KERNEL_F32 ? 0 : shared_bytes(tile->outputs, tile->rows);
         cuda_launch(step, tile->name, divide_up(count, tile->rows), blocks, 1, PROJECT_BLOCK, shared, &args,
                     sizeof args);
     }
@@ -123,6 +128,24 @@ void cuda_project(ops_step *step, const kernel_weight *w, const uint16_t *in, in
     cuda_project_parts(step, &(cuda_part){w, out, stride}, 1, in, count, rows, kind);
 }
 
+void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up, const uint16_t *in, int32_t count,
+              float alpha, float limit, bool plain, float *y, uint16_t *z)
+{
+    int64_t width = gate->rows;
+    if (count <= 0) return;
+    const project_tile *tile = tile_of(gate->format, gate->cols, count);
+    if (!tile->glu || gate->format != up->format) {
+        const cuda_part parts[] = {{gate, y, width}, {up, y + count * width, width}};
+        cuda_project_parts(step, parts, 2, in, count, NULL, CUDA_STORE);
+        cuda_swiglu(step, y, y + count * width, width, count, alpha, limit, plain, z);
+        return;
+    }
+    project_args args = {
+        .part = {{.w = *gate}, {.w = *up}}, .parts = 2, .count = count, .in = in, .law = {alpha, limit, plain}, .z = z};
+    cuda_launch(step, tile->glu, divide_up(count, tile->rows), divide_up(gate->rows, 16), 1, PROJECT_BLOCK,
+                shared_bytes(32, tile->rows), &args, sizeof args);
+}
+
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 void cuda_feed_dense(ops_step *step, int layer)
@@ -130,12 +153,9 @@ void cuda_feed_dense(ops_step *step, int layer)
     const ops_model *m = step->backend->model;
     const cuda_layer *l = &step->backend->layer[layer];
     int32_t count = step->rows.count;
-    int64_t width = l->dense_gate.rows;
-    float *up = step->y + count * width;
     cuda_norm(step, step->x, &l->post_norm, m->hidden, m->norm_eps, false, count, step->normed, NULL);
-    const cuda_part parts[] = {{&l->dense_gate, step->y, width}, {&l->dense_up, up, width}};
-    cuda_project_parts(step, parts, 2, step->normed, count, NULL, CUDA_STORE);
-    cuda_swiglu(step, step->y, up, width, count, m->swiglu_alpha, m->swiglu_limit, false, step->z);
+    cuda_glu(step, &l->dense_gate, &l->dense_up, step->normed, count, m->swiglu_alpha, m->swiglu_limit, false, step->y,
+             step->z);
     cuda_project(step, &l->dense_down, step->z, count, NULL, true, CUDA_ADD, step->x, m->hidden);
 }
 

@@ -1,10 +1,16 @@
-/* Parameters of the kernels of norm.cu, project.cu and project_f32.cu. */
+/* Parameters of the kernels of norm.cu and of project_*.cu. */
 #ifndef HAYATE_BACKEND_CUDA_LINEAR_H
 #define HAYATE_BACKEND_CUDA_LINEAR_H
 
 #include "backend/cuda/kernels/args.h"
 
-/* ---- project.cu, project_f32.cu ---------------------------------------------------------------------------------- */
+/* (min(u, limit) + 1) * min(g, limit) * sigmoid(alpha * g), u from -limit on; plain: g * sigmoid(g) * u. */
+typedef struct swiglu_law {
+    float alpha, limit;
+    int32_t plain;
+} swiglu_law;
+
+/* ---- project_*.cu ------------------------------------------------------------------------------------------------ */
 
 enum {
     PROJECT_SLICES = 8, /* of K: docs/numerics.md */
@@ -27,6 +33,9 @@ typedef struct project_args {
     int32_t count;       /* rows */
     const uint16_t *in;  /* bf16 [.., cols] */
     const int32_t *rows; /* [count] rows of `in`, or NULL: row r is row r */
+    /* Of the glu_ kernels: part 0 is gate, part 1 is up, and what is stored is bf16 [count, w.rows] of their SwiGLU. */
+    swiglu_law law;
+    uint16_t *z;
 } project_args;
 
 /* ---- norm.cu ------------------------------------------------------------------------------------------------------- */
@@ -49,8 +58,7 @@ enum { SWIGLU_BLOCK = 256 };
 typedef struct swiglu_args {
     const float *gate, *up;
     int64_t total;
-    float alpha, limit;
-    int32_t plain;
+    swiglu_law law;
     uint16_t *z;
 } swiglu_args;
 

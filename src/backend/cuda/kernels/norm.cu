@@ -11,6 +11,7 @@
  */
 #include "backend/cuda/kernels/linear.h"
 #include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/swiglu.cuh"
 
 /* Element `column` of row `row`, by any format. */
 DEVICE float weight_value(const kernel_weight *w, int64_t row, int32_t column)
@@ -57,20 +58,10 @@ KERNEL(norm, norm_args)
     }
 }
 
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 KERNEL(swiglu, swiglu_args)
 {
     int64_t i = (int64_t)blockIdx.x * SWIGLU_BLOCK + threadIdx.x;
-    if (i >= a.total) return;
-    float g = a.gate[i], u = a.up[i];
-    if (a.plain) {
-        a.z[i] = bf16_of_float(g * sigmoid(g) * u);
-        return;
-    }
-    g = g > a.limit ? a.limit : g; /* NaN stays NaN */
-    u = u > a.limit ? a.limit : u < -a.limit ? -a.limit : u;
-    a.z[i] = bf16_of_float((u + 1) * g * sigmoid(a.alpha * g));
+    if (i < a.total) a.z[i] = bf16_of_float(swiglu_of(a.gate[i], a.up[i], a.law));
 }
 
 KERNEL(embed, embed_args)

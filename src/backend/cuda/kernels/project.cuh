@@ -1,128 +1,121 @@
 /*
- * Fragments of weights in the file's layout, and of activations, for projections on the tensor cores.
+ * Projections of few rows: y[r][o] = sum over k of w[o][k] * x[r][k], bf16 activations, weights as they lie in the file.
  *
- * Nothing is transposed or swizzled: a thread takes 16 bytes of codes as they lie, and K is given to the MMAs in another
- * order. A chunk is what the four threads of a row load at once, 64 bytes; thread t has the chunk's elements
- * [t * VALUES, (t + 1) * VALUES), and MMA s of the chunk takes elements 4s .. 4s + 3 of each thread: as its k = 2t, 2t + 1,
- * 2t + 8, 2t + 9. Activations are read by the same rule, so that both sides agree and the products are those of the plain
- * order; only the order in which the tensor core adds 16 of them is another one, which is a function of the format alone.
- *
- *     format    VALUES of a thread    chunk    MMAs
- *     bf16               8              32       2
- *     mxfp8             16              64       4
- *     nvfp4             32             128       8
- *
- * A chunk may reach beyond its slice of K: what lies there counts as zero on both sides.
+ *     order   eight slices of K, each one chain of MMAs (m16n8k16: 16 outputs, 8 rows) in ascending chunks, folded
+ *             ((0+1)+(2+3))+((4+5)+(6+7)); the same for every number of rows, every tile and every kernel of this family
+ *     block   8 warps, warp i has slice i of 16 * OUTPUTS outputs and 8 * ROWS rows; partial sums meet in shared memory
+ *     glu     both of gate and up in one block, which stores bf16(swiglu): the bits are those of two projections and swiglu
+ *     weights 16 bytes a thread and load, past the first-level cache, DEPTH chunks on their way while one is multiplied
+ *     rows    from the caches: each warp reads its own slice of them
+ *     bytes   of an output: cols (mxfp8 with scales 1.03, nvfp4 0.56, bf16 2 each) once per ROWS tile
+ *     bound   the memory's bandwidth while the rows' bytes are few beside the weights'
  */
 #ifndef HAYATE_BACKEND_CUDA_PROJECT_CUH
 #define HAYATE_BACKEND_CUDA_PROJECT_CUH
 
-#include "backend/cuda/kernels/linear.h"
-#include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/fragment.cuh"
+#include "backend/cuda/kernels/swiglu.cuh"
 
-template <int FORMAT> struct fragment;
-
-template <> struct fragment<KERNEL_BF16> {
-    enum { VALUES = 8, STEPS = 2, CHUNK = 32 };
-};
-template <> struct fragment<KERNEL_MXFP8> {
-    enum { VALUES = 16, STEPS = 4, CHUNK = 64 };
-};
-template <> struct fragment<KERNEL_NVFP4> {
-    enum { VALUES = 32, STEPS = 8, CHUNK = 128 };
-};
-
-/* The part of a block; the blocks before it are taken from *block. */
-DEVICE const project_part *part_of(const project_args &a, int32_t *block)
+/* The eight slices of output o and row r. */
+template <int N, int STRIDE> DEVICE float fold(const float *sums, int r, int o)
 {
-    int i = 0;
-    while (i + 1 < a.parts && *block >= a.part[i + 1].first) i++;
-    *block -= a.part[i].first;
-    return &a.part[i];
+    float y[PROJECT_SLICES];
+    UNROLL for (int s = 0; s < PROJECT_SLICES; s++) y[s] = sums[(s * N + r) * STRIDE + o];
+    return ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
 }
 
-/* Slice i of K, [begin, end): docs/numerics.md. */
-DEVICE void slice_of(int32_t cols, int i, int32_t *begin, int32_t *end)
+/* OUTPUTS tiles of 16 outputs: those that follow each other in one weight; with GLU the same of gate and up. */
+template <int FORMAT, int OUTPUTS, int ROWS, bool ODD, bool GLU> DEVICE void project(const project_args &a)
 {
-    int32_t groups = (cols + 31) / 32;
-    *begin = (int32_t)((int64_t)i * groups / PROJECT_SLICES * 32);
-    *end = (int32_t)((int64_t)(i + 1) * groups / PROJECT_SLICES * 32);
-    if (*end > cols) *end = cols;
-}
+    typedef fragment<FORMAT> f;
+    enum { DEPTH = OUTPUTS == 1 ? 4 : 2, M = 16 * OUTPUTS, N = 8 * ROWS, STRIDE = M + 4 };
+    float *sums = DYNAMIC(float); /* [slice][N][STRIDE] */
+    int lane = (int)threadIdx.x % CUDA_WARP, slice = (int)threadIdx.x / CUDA_WARP, g = lane / 4, t = lane % 4;
+    int32_t block = (int32_t)blockIdx.y;
+    const project_part *part = GLU ? &a.part[0] : part_of(a, &block);
+    int32_t cols = part->w.cols, output = block * (GLU ? 16 : M), row0 = (int32_t)blockIdx.x * N, begin, end;
+    slice_of(cols, slice, &begin, &end);
 
-/* Codes of one row that a thread has of a chunk, and their scales: a byte of mxfp8, two of nvfp4. */
-struct codes {
-    quad data;
-    uint32_t scales;
-};
-
-/* From element k of row `row`, `left` elements of which are in the slice. ODD: of nvfp4, rows are not aligned to 16 bytes,
- * and a thread may have half of its elements. */
-template <int FORMAT, bool ODD> DEVICE codes load_codes(const kernel_weight *w, int64_t row, int32_t k, int32_t left)
-{
-    codes c = {{{0, 0, 0, 0}}, 0};
-    if (left <= 0) return c;
-    int64_t at = row * w->cols + k;
-    const uint8_t *data = (const uint8_t *)w->data, *scales = (const uint8_t *)w->scales;
-    if (FORMAT == KERNEL_BF16) {
-        c.data = load_once(data + at * 2);
-    } else if (FORMAT == KERNEL_MXFP8) {
-        c.data = load_once(data + at);
-        c.scales = scales[at / 32];
-    } else if (ODD) {
-        int groups = left < 32 ? 1 : 2;
-        for (int i = 0; i < 8 * groups; i++) c.data.w[i / 4] |= (uint32_t)data[at / 2 + i] << i % 4 * 8;
-        for (int i = 0; i < groups; i++) c.scales |= (uint32_t)scales[at / 16 + i] << i * 8;
-    } else {
-        c.data = load_once(data + at / 2);
-        c.scales = *(const uint16_t *)(scales + at / 16);
-    }
-    return c;
-}
-
-/* The pairs of MMA step s of a row: elements 4s, 4s + 1 and 4s + 2, 4s + 3 of the thread. */
-template <int FORMAT> struct decoded {
-    uint32_t pair[fragment<FORMAT>::STEPS * 2];
-};
-
-template <int FORMAT> DEVICE void decode(const codes &c, decoded<FORMAT> *out)
-{
-    if (FORMAT == KERNEL_BF16) {
-        UNROLL for (int i = 0; i < 4; i++) out->pair[i] = c.data.w[i];
-    } else if (FORMAT == KERNEL_MXFP8) {
-        uint32_t unit = mxfp8_unit(c.scales);
-        UNROLL for (int i = 0; i < 4; i++)
-        {
-            uint32_t p[2];
-            e4m3_pairs(c.data.w[i], p);
-            out->pair[2 * i] = multiply_pairs(p[0], unit);
-            out->pair[2 * i + 1] = multiply_pairs(p[1], unit);
-        }
-        if (c.scales > MXFP8_UNIT_MOST) {
-            uint32_t rest = mxfp8_unit_rest(c.scales);
-            UNROLL for (int i = 0; i < 8; i++) out->pair[i] = multiply_pairs(out->pair[i], rest);
-        }
-    } else {
-        UNROLL for (int i = 0; i < 4; i++)
-            nvfp4_pairs(c.data.w[i], nvfp4_unit(c.scales >> i / 2 * 8 & 0xFF), out->pair + 4 * i);
-    }
-}
-
-/* Activations that a thread has of a chunk: VALUES of one row. */
-template <int FORMAT> struct activations {
-    uint32_t pair[fragment<FORMAT>::STEPS * 2];
-};
-
-/* x: from element k of a row; aligned to 16 bytes. */
-template <int FORMAT, bool ODD> DEVICE void load_activations(const uint16_t *x, int32_t left, activations<FORMAT> *out)
-{
-    enum { PAIRS = fragment<FORMAT>::STEPS * 2 };
-    UNROLL for (int i = 0; i < PAIRS / 4; i++)
+    const kernel_weight *w[OUTPUTS];
+    int32_t first_row[OUTPUTS]; /* of the thread's two in a tile; the memory is padded to whole tiles */
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
     {
-        quad q = {{0, 0, 0, 0}};
-        if (ODD ? 8 * i < left : left > 0) q = *(const quad *)(x + 8 * i);
-        UNROLL for (int j = 0; j < 4; j++) out->pair[4 * i + j] = q.w[j];
+        w[m] = GLU ? &a.part[m].w : &part->w;
+        first_row[m] = output + g + (GLU || output + 16 * m >= part->w.rows ? 0 : 16 * m);
+    }
+    const uint16_t *x[ROWS];
+    UNROLL for (int n = 0; n < ROWS; n++)
+    {
+        int32_t row = row0 + 8 * n + g;
+        if (row >= a.count) row = a.count - 1; /* its columns are not stored */
+        x[n] = a.in + (int64_t)(a.rows ? a.rows[row] : row) * cols;
+    }
+    float sum[OUTPUTS][ROWS][4];
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+        UNROLL for (int n = 0; n < ROWS; n++)
+            UNROLL for (int i = 0; i < 4; i++) sum[m][n][i] = 0;
+
+    codes ahead[DEPTH][OUTPUTS][2];
+    UNROLL for (int d = 0; d < DEPTH; d++)
+        UNROLL for (int m = 0; m < OUTPUTS; m++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                int32_t k = begin + d * f::CHUNK + t * f::VALUES;
+                ahead[d][m][h] = load_codes<FORMAT, ODD>(w[m], first_row[m] + 8 * h, k, end - k);
+            }
+    for (int32_t first = begin; first < end; first += DEPTH * f::CHUNK) {
+        UNROLL for (int d = 0; d < DEPTH; d++)
+        {
+            int32_t chunk = first + d * f::CHUNK, k = chunk + t * f::VALUES, next = k + DEPTH * f::CHUNK;
+            if (chunk < end) {
+                decoded<FORMAT> v[OUTPUTS][2];
+                UNROLL for (int m = 0; m < OUTPUTS; m++)
+                    UNROLL for (int h = 0; h < 2; h++)
+                    {
+                        decode<FORMAT>(ahead[d][m][h], &v[m][h]);
+                        ahead[d][m][h] = load_codes<FORMAT, ODD>(w[m], first_row[m] + 8 * h, next, end - next);
+                    }
+                UNROLL for (int n = 0; n < ROWS; n++)
+                {
+                    activations<FORMAT> b;
+                    load_activations<FORMAT, ODD>(x[n] + k, end - k, &b);
+                    UNROLL for (int s = 0; s < f::STEPS; s++)
+                        UNROLL for (int m = 0; m < OUTPUTS; m++)
+                        {
+                            uint32_t w4[4] = {v[m][0].pair[2 * s], v[m][1].pair[2 * s], v[m][0].pair[2 * s + 1],
+                                              v[m][1].pair[2 * s + 1]};
+                            mma_bf16(sum[m][n], w4, b.pair + 2 * s);
+                        }
+                }
+            }
+        }
+    }
+
+    UNROLL for (int m = 0; m < OUTPUTS; m++)
+        UNROLL for (int n = 0; n < ROWS; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                sums[(slice * N + 8 * n + 2 * t + i % 2) * STRIDE + 16 * m + 8 * (i / 2) + g] = sum[m][n][i];
+    BLOCK_SYNC();
+    enum { STORED = GLU ? 16 : M };
+    for (int i = (int)threadIdx.x; i < STORED * N; i += PROJECT_BLOCK) {
+        int o = i % STORED, r = i / STORED;
+        if (row0 + r >= a.count || output + o >= part->w.rows) continue;
+        float y = fold<N, STRIDE>(sums, r, o);
+        if (FORMAT == KERNEL_NVFP4) y *= part->w.factor * NVFP4_SHIFT;
+        if (GLU) {
+            float up = fold<N, STRIDE>(sums, r, 16 + o);
+            if (FORMAT == KERNEL_NVFP4) up *= a.part[1].w.factor * NVFP4_SHIFT;
+            a.z[(int64_t)(row0 + r) * part->w.rows + output + o] = bf16_of_float(swiglu_of(y, up, a.law));
+        } else {
+            float *out = part->out + (row0 + r) * part->stride + output + o;
+            *out = part->add ? *out + y : y;
+        }
     }
 }
+
+/* The kernels of a format, by the rows of a block. */
+#define PROJECT(name, format, outputs, rows)                                                                           \
+    KERNEL(project_##name, project_args) { project<format, outputs, rows, false, false>(a); }                          \
+    KERNEL(glu_##name, project_args) { project<format, 2, rows, false, true>(a); }
 
 #endif

@@ -1,13 +1,13 @@
 /*
  * Projections with fp32 weights (the router): products and sums in fp32, each rounded, bf16 activations.
  *
- *     order   eight slices of K as in project.cu; of a slice, lane l adds elements 4l .. 4l + 3, then those 128 further on,
+ *     order   eight slices of K as in project.cuh; of a slice, lane l adds elements 4l .. 4l + 3, then those 128 further on,
  *             and so forth in one chain; lanes fold as a tree
  *     block   8 warps, warp i has slice i of OUTPUTS outputs and ROWS rows
  *     bytes   of an output: 4 * cols once per ROWS tile
  *     bound   latency at few rows (3 MB of weights on all processors), at many the multipliers
  */
-#include "backend/cuda/kernels/project.cuh"
+#include "backend/cuda/kernels/fragment.cuh"
 
 template <int OUTPUTS, int ROWS> DEVICE void project_f32(const project_args &a)
 {
