@@ -149,7 +149,7 @@ static hy_status driver_wait(gpu *g, hy_error *err)
 {
     driver_gpu *d = self(g);
     pthread_mutex_lock(&d->lock);
-    if (enter(d) && keep_failure(d, d->api->event_record(d->done, d->stream), "an event")) wait_for(d, d->done);
+    if (enter(d) && keep_failure(d, d->api->event_record(d->done, d->stream), "a step")) wait_for(d, d->done);
     pthread_mutex_unlock(&d->lock);
     pthread_mutex_lock(&d->error_lock);
     hy_status status = d->error.status;
@@ -162,7 +162,7 @@ static hy_status driver_wait(gpu *g, hy_error *err)
 
 static void moved(driver_gpu *d)
 {
-    keep_failure(d, d->api->event_record(d->moved, d->stream), "an event");
+    keep_failure(d, d->api->event_record(d->moved, d->stream), "a step");
 }
 
 static hy_status driver_alloc(gpu *g, size_t bytes, const char *what, void **device, hy_error *err)
@@ -213,13 +213,13 @@ static bool send(driver_gpu *d, slot *s, cu_stream stream, uint8_t *to, const ui
 {
     memcpy(s->data, from, bytes);
     return keep_failure(d, d->api->to_device((cu_address)(uintptr_t)to, s->data, bytes, stream), "a write") &&
-           keep_failure(d, d->api->event_record(s->event, stream), "an event");
+           keep_failure(d, d->api->event_record(s->event, stream), "a step");
 }
 
 static bool fetch(driver_gpu *d, slot *s, cu_stream stream, const uint8_t *from, uint8_t *to, size_t bytes)
 {
     if (!keep_failure(d, d->api->to_host(s->data, (cu_address)(uintptr_t)from, bytes, stream), "a read") ||
-        !keep_failure(d, d->api->event_record(s->event, stream), "an event") || !wait_for(d, s->event))
+        !keep_failure(d, d->api->event_record(s->event, stream), "a step") || !wait_for(d, s->event))
         return false;
     memcpy(to, s->data, bytes);
     return true;

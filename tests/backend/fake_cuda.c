@@ -1,0 +1,221 @@
+/*
+ * A libcuda.so.1 without a GPU, for the test of driver.c: device memory is the host's, and what a stream is asked for is
+ * done when an event behind it is asked about for the third time. So a driver that does not wait reads what is not there
+ * yet, and one that uses pinned memory again too early sends the wrong bytes. Kernels are counted and do nothing.
+ */
+#include "backend/fake_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct work {
+    void *to;
+    const void *from; /* NULL: fill with `byte` */
+    int byte;
+    size_t bytes;
+    struct CUevent_st *until; /* of another stream, waited for before */
+    uint64_t number;          /* of the event as it was */
+} work;
+
+struct CUstream_st {
+    work *queue;
+    size_t count, done, room;
+};
+
+struct CUevent_st {
+    struct CUstream_st *stream;
+    size_t behind; /* work of the stream that is done before it */
+    int asked;
+};
+
+EXPORT fake_cuda_state fake_cuda = {.memory = 64 << 20};
+
+static void run(struct CUstream_st *s, size_t count)
+{
+    for (; s->done < count; s->done++) {
+        work *w = &s->queue[s->done];
+        if (w->until && w->until->stream) run(w->until->stream, w->number);
+        if (w->bytes && w->from) memcpy(w->to, w->from, w->bytes);
+        if (w->bytes && !w->from) memset(w->to, w->byte, w->bytes);
+    }
+}
+
+static int add(struct CUstream_st *s, work w)
+{
+    if (fake_cuda.fault) return fake_cuda.fault;
+    if (s->count == s->room) s->queue = realloc(s->queue, (s->room = s->room * 2 + 16) * sizeof *s->queue);
+    s->queue[s->count++] = w;
+    return 0;
+}
+
+EXPORT int cuInit(unsigned flags)
+{
+    return (int)flags;
+}
+EXPORT int cuGetErrorName(int r, const char **name)
+{
+    *name = r == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR";
+    return 0;
+}
+EXPORT int cuGetErrorString(int r, const char **text)
+{
+    *text = r == 700 ? "an illegal memory access was encountered" : "an error";
+    return 0;
+}
+EXPORT int cuDeviceGetCount(int *count)
+{
+    *count = fake_cuda.devices;
+    return 0;
+}
+EXPORT int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return 0;
+}
+EXPORT int cuDeviceGetName(char *name, int length, int device)
+{
+    (void)device;
+    snprintf(name, (size_t)length, "a fake");
+    return 0;
+}
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : 227 << 10;
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    *context = &fake_cuda;
+    return device;
+}
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    return device;
+}
+EXPORT int cuCtxSetCurrent(void *context)
+{
+    return context && context != &fake_cuda;
+}
+EXPORT int cuMemGetInfo_v2(size_t *room, size_t *all)
+{
+    *all = 64 << 20;
+    *room = fake_cuda.memory;
+    return 0;
+}
+EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes)
+{
+    if (bytes > fake_cuda.memory) return 2;
+    *address = (uint64_t)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    memset((void *)(uintptr_t)*address, 0xA5, bytes);
+    fake_cuda.allocations++;
+    return 0;
+}
+EXPORT int cuMemFree_v2(uint64_t address)
+{
+    fake_cuda.allocations--;
+    free((void *)(uintptr_t)address);
+    return 0;
+}
+EXPORT int cuMemAllocHost_v2(void **memory, size_t bytes)
+{
+    return !(*memory = calloc(1, bytes));
+}
+EXPORT int cuMemFreeHost(void *memory)
+{
+    free(memory);
+    return 0;
+}
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct CUstream_st *s)
+{
+    return add(s, (work){.to = (void *)(uintptr_t)to, .from = from, .bytes = bytes});
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct CUstream_st *s)
+{
+    return add(s, (work){.to = to, .from = (void *)(uintptr_t)from, .bytes = bytes});
+}
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, struct CUstream_st *s)
+{
+    return add(s, (work){.to = (void *)(uintptr_t)to, .from = (void *)(uintptr_t)from, .bytes = bytes});
+}
+EXPORT int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, struct CUstream_st *s)
+{
+    return add(s, (work){.to = (void *)(uintptr_t)to, .byte = byte, .bytes = bytes});
+}
+EXPORT int cuStreamCreate(struct CUstream_st **s, unsigned flags)
+{
+    (void)flags;
+    return !(*s = calloc(1, sizeof **s));
+}
+EXPORT int cuStreamDestroy_v2(struct CUstream_st *s)
+{
+    free(s->queue);
+    free(s);
+    return 0;
+}
+EXPORT int cuStreamWaitEvent(struct CUstream_st *s, struct CUevent_st *e, unsigned flags)
+{
+    (void)flags;
+    return add(s, (work){.until = e, .number = e->behind});
+}
+EXPORT int cuEventCreate(struct CUevent_st **e, unsigned flags)
+{
+    (void)flags;
+    return !(*e = calloc(1, sizeof **e));
+}
+EXPORT int cuEventDestroy_v2(struct CUevent_st *e)
+{
+    free(e);
+    return 0;
+}
+EXPORT int cuEventRecord(struct CUevent_st *e, struct CUstream_st *s)
+{
+    if (fake_cuda.fault) return fake_cuda.fault;
+    *e = (struct CUevent_st){.stream = s, .behind = s->count};
+    return 0;
+}
+EXPORT int cuEventQuery(struct CUevent_st *e)
+{
+    if (fake_cuda.fault) return fake_cuda.fault;
+    if (!e->stream || e->stream->done >= e->behind) return 0;
+    if (e->asked++ < 2) return 600;
+    run(e->stream, e->behind);
+    return 0;
+}
+EXPORT int cuModuleLoadData(void **module, const void *image)
+{
+    *module = (void *)(uintptr_t)image;
+    fake_cuda.modules++;
+    return fake_cuda.other_gpu ? 209 : 0;
+}
+EXPORT int cuModuleUnload(void *module)
+{
+    (void)module;
+    fake_cuda.modules--;
+    return 0;
+}
+EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    *function = module;
+    return strncmp(name, "hy_", 3) ? 500 : 0;
+}
+EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    (void)function;
+    if (attribute == 8) fake_cuda.shared = value;
+    return 0;
+}
+EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, void *stream, void **parameters, void **extra)
+{
+    (void)function, (void)stream, (void)parameters, (void)by, (void)bz;
+    fake_cuda.launches++;
+    fake_cuda.threads = (uint64_t)gx * gy * gz * bx;
+    fake_cuda.launch_shared = shared;
+    memcpy(fake_cuda.parameters, extra[1], *(size_t *)extra[3]);
+    if (fake_cuda.fault_at_launch) fake_cuda.fault = fake_cuda.fault_at_launch; /* seen later, as on a GPU */
+    return 0;
+}

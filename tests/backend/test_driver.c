@@ -1,0 +1,204 @@
+/* driver.c over the libcuda.so.1 of fake_cuda.c, which CTest puts into LD_LIBRARY_PATH. */
+#include "backend/random_model.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "backend/cuda/fatbins.h"
+#include "backend/cuda/gpu.h"
+#include "backend/fake_cuda.h"
+
+static fake_cuda_state *fake;
+
+static gpu *open_gpu(void)
+{
+    gpu *g = NULL;
+    hy_error err = {0};
+    *fake = (fake_cuda_state){.devices = 1, .memory = 64 << 20};
+    check(gpu_driver_open(&g, &err), &err);
+    return g;
+}
+
+static void close_gpu(gpu *g)
+{
+    g->calls->close(g);
+    assert_int_equal(fake->allocations, 0);
+    assert_int_equal(fake->modules, 0);
+}
+
+static void refused(const char *part)
+{
+    gpu *g = NULL;
+    hy_error err = {0};
+    assert_int_equal(gpu_driver_open(&g, &err), HY_UNSUPPORTED);
+    assert_non_null(strstr(err.message, part));
+    assert_null(g);
+}
+
+static void test_what_is_refused(void **state)
+{
+    (void)state;
+    *fake = (fake_cuda_state){.devices = 0};
+    refused("no GPU");
+    *fake = (fake_cuda_state){.devices = 1, .other_gpu = true};
+    refused("the GPU a fake is sm_90");
+}
+
+static void *take(gpu *g, size_t bytes)
+{
+    void *device = NULL;
+    hy_error err = {0};
+    check(g->calls->alloc(g, bytes, "a test", &device, &err), &err);
+    return device;
+}
+
+static uint8_t *random_bytes(size_t n)
+{
+    uint8_t *x = malloc(n);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) x[i] = (uint8_t)random_bits();
+    return x;
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    gpu *g = open_gpu();
+    gpu_info info;
+    g->calls->info(g, &info);
+    assert_string_equal(info.name, "a fake");
+    assert_int_equal(info.processors, 132);
+    assert_int_equal(info.memory, 64 << 20);
+    /* More than all pinned slots hold, so that each is used several times. */
+    size_t bytes = (45 << 20) + 13;
+    uint8_t *host = random_bytes(bytes), *back = malloc(bytes);
+    uint8_t *a = take(g, bytes), *b = take(g, bytes);
+    g->calls->read(g, a, back, bytes);
+    for (size_t i = 0; i < bytes; i += 4093) assert_int_equal(back[i], 0);
+    g->calls->write(g, a, host, bytes);
+    g->calls->copy(g, b, a, bytes);
+    g->calls->fill(g, a, 7, 5);
+    g->calls->read(g, b, back, bytes);
+    assert_memory_equal(back, host, bytes);
+    g->calls->read(g, a, back, 6);
+    assert_memory_equal(back, "\7\7\7\7\7", 5);
+    assert_int_equal(back[5], host[5]);
+    /* The host's memory is free again at once. */
+    uint8_t small[3] = {1, 2, 3};
+    g->calls->write(g, a, small, 3);
+    memset(small, 9, 3);
+    g->calls->read(g, a, back, 3);
+    assert_memory_equal(back, "\1\2\3", 3);
+
+    void *none = NULL;
+    hy_error err = {0};
+    assert_int_equal(g->calls->alloc(g, 65 << 20, "the cache", &none, &err), HY_NO_FIT);
+    assert_string_equal(err.message, "the cache takes 68.2 MB of the GPU's memory, which has 67.1 MB free");
+    check(g->calls->wait(g, &err), &err); /* that was no error of the GPU */
+    g->calls->free(g, a);
+    g->calls->free(g, b);
+    free(host);
+    free(back);
+    close_gpu(g);
+}
+
+typedef struct visitor {
+    gpu *g;
+    uint8_t *device;
+    uint8_t seen[64];
+} visitor;
+
+static void *visit(void *arg)
+{
+    visitor *v = arg;
+    v->g->calls->read_beside(v->g, v->device, v->seen, sizeof v->seen);
+    v->g->calls->write_beside(v->g, v->device, "beside", 6);
+    return NULL;
+}
+
+/* Another thread sees what was written before, and what it writes is there when it returns. */
+static void test_beside(void **state)
+{
+    (void)state;
+    gpu *g = open_gpu();
+    visitor v = {.g = g, .device = take(g, 64)};
+    uint8_t *from = take(g, 64), back[64];
+    pthread_t thread;
+    g->calls->fill(g, from, 42, 64);
+    g->calls->copy(g, v.device, from, 64);
+    assert_int_equal(pthread_create(&thread, NULL, visit, &v), 0);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 64; i++) assert_int_equal(v.seen[i], 42);
+    g->calls->read(g, v.device, back, 64);
+    assert_memory_equal(back, "beside*", 7);
+    g->calls->free(g, v.device);
+    g->calls->free(g, from);
+    close_gpu(g);
+}
+
+static void test_launches(void **state)
+{
+    (void)state;
+    gpu *g = open_gpu();
+    hy_error err = {0};
+    const gpu_kernel *k = g->calls->kernel(g, "hy_one"), *two = g->calls->kernel(g, "hy_two");
+    assert_non_null(k);
+    assert_ptr_equal(g->calls->kernel(g, "hy_one"), k);
+    assert_ptr_not_equal(two, k);
+    uint64_t args[3] = {1, 2, 3};
+    for (int i = 0; i < 3; i++) {
+        args[2] = (uint64_t)i;
+        g->calls->launch(g, k, (const int[3]){3, 2, 1}, 64, i == 1 ? 100000 : 1000, args, sizeof args);
+        check(g->calls->wait(g, &err), &err);
+        assert_int_equal(fake->launches, i + 1);
+        assert_int_equal(fake->threads, 3 * 2 * 64);
+        assert_memory_equal(fake->parameters, args, sizeof args);
+    }
+    assert_int_equal(fake->shared, 100000);
+    assert_null(g->calls->kernel(g, "other"));
+    assert_int_equal(g->calls->wait(g, &err), HY_FAILED);
+    assert_string_equal(err.message, "this program carries no kernel other");
+    close_gpu(g);
+}
+
+/* The first error stays, and nothing is done from then on. */
+static void test_fault(void **state)
+{
+    (void)state;
+    gpu *g = open_gpu();
+    hy_error err = {0};
+    uint8_t *a = take(g, 64), host[64] = {5};
+    const gpu_kernel *k = g->calls->kernel(g, "hy_one");
+    fake->fault_at_launch = 700;
+    g->calls->launch(g, k, (const int[3]){1, 1, 1}, 32, 0, host, 8);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(g->calls->wait(g, &err), HY_FAILED);
+        assert_string_equal(err.message, "a step on the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was "
+                                         "encountered); the last kernel launched was hy_one");
+    }
+    fake->fault = 0;
+    fake->fault_at_launch = 0;
+    g->calls->read(g, a, host, 64);
+    assert_int_equal(host[0], 5);
+    g->calls->launch(g, k, (const int[3]){1, 1, 1}, 32, 0, host, 8);
+    assert_int_equal(fake->launches, 1);
+    void *none = NULL;
+    assert_int_equal(g->calls->alloc(g, 64, "a test", &none, &err), HY_FAILED);
+    g->calls->free(g, a);
+    close_gpu(g);
+}
+
+int main(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    fake = library ? dlsym(library, "fake_cuda") : NULL;
+    if (!fake || !cuda_fatbins[0].name) {
+        printf("skipped: %s\n", fake ? "the program carries no kernels" : "the library is not that of fake_cuda.c");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_memory), cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_launches),        cmocka_unit_test(test_fault),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
