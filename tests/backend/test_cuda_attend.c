@@ -4,6 +4,8 @@
  */
 #include "backend/cuda_test.h"
 
+#include <time.h>
+
 #include "backend/cuda/kernels/attend_in.h"
 #include "backend/cuda/kernels/index.h"
 
@@ -329,7 +331,7 @@ static void alone(void **state)
                                .rotary_dim = 8,
                                .experts = 2,
                                .per_token = 1,
-                               .expert_width = 16,
+                               .expert_width = 32,
                                .shared_width = 16,
                                .dense_width = 16,
                                .vocab = 9,
@@ -381,6 +383,105 @@ static void alone(void **state)
     assert_true(worst_scores <= 1e-5f);
 }
 
+/* ---- How long it takes, on a GPU --------------------------------------------------------------------------------- */
+
+typedef void (*timed)(const bench *b);
+
+static void time_select(const bench *b)
+{
+    b->ops->index_select(b->step, 1);
+}
+static void time_attend(const bench *b)
+{
+    b->ops->attend(b->step, 1);
+}
+static void time_in(const bench *b)
+{
+    b->ops->attend_in(b->step, 1);
+}
+
+/* Microseconds of one call among many, launches included. */
+static double microseconds(const bench *b, timed fn)
+{
+    enum { TIMES = 50 };
+    struct timespec from, to;
+    hy_error err = {0};
+    for (int i = 0; i < 3; i++) fn(b);
+    check(b->ops->finish(b->step, &err), &err);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < TIMES; i++) fn(b);
+    check(b->ops->finish(b->step, &err), &err);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    return ((double)(to.tv_sec - from.tv_sec) * 1e6 + (double)(to.tv_nsec - from.tv_nsec) * 1e-3) / TIMES;
+}
+
+/* The released model's attention, one layer: sequences of one row each, or one chunk of a prompt. Bytes are those of the
+ * blocks that rows read, as if none were shared. */
+static void timings(void **state)
+{
+    (void)state;
+    if (!cuda_test_on_gpu) skip();
+    enum { BLOCKS = 16384, SEQUENCES = 256, LENGTH = 4096 /* blocks of the longest */, ROWS = 2048 };
+    static const cache_format timed_formats[] = {CACHE_NVFP4, CACHE_FP8, CACHE_BF16};
+    static const struct {
+        int sequences, rows, position;
+    } shapes[] = {{1, 1, 1000},  {1, 1, 32000},  {1, 1, 500000},   {8, 1, 32000},      {64, 1, 32000},  {256, 1, 8000},
+                  {1, 4, 32000}, {16, 4, 32000}, {1, 2048, 32000}, {1, 2048, 500000},  {1, 2048, 0}};
+    model_kind kind = {.layers = 3, .hidden = 512, .heads = 64, .kv_heads = 4, .head_dim = 128, .index_dim = 128,
+                       .index_top = 16, .rotary_dim = 64, .experts = 2, .per_token = 1, .expert_width = 32,
+                       .shared_width = 32, .dense_width = 32, .vocab = 9, .linear = WEIGHT_MXFP8, .expert = WEIGHT_BF16};
+    random_model m;
+    random_state = 7;
+    random_model_make(&m, &kind);
+    int32_t *table = malloc(sizeof(int32_t) * SEQUENCES * LENGTH);
+    for (int i = 0; i < SEQUENCES * LENGTH; i++) table[i] = (int32_t)(random_bits() % BLOCKS);
+    for (int f = 0; f < FORMATS; f++) {
+        bench b = {.ops = &ops_cuda, .model = &m.ops};
+        hy_error err = {0};
+        ops_options options = {0};
+        ops_limits limits = {.rows = ROWS, .logit_rows = 1, .positions = LENGTH * CACHE_BLOCK};
+        check(cache_layout_make(&m.ops, timed_formats[f], timed_formats[f], &b.layout, &err), &err);
+        check(b.ops->open(&m.ops, &options, &b.backend, &err), &err);
+        check(b.ops->cache_open(b.backend, &b.layout, BLOCKS, &b.cache, &err), &err);
+        check(b.ops->step_open(b.backend, &limits, &b.step, &err), &err);
+        random_bytes(&b);
+        for (int i = CACHE_BLOCKS; i < BLOCKS; i++) b.ops->cache_copy(b.cache, i % CACHE_BLOCKS, i);
+        double head = (double)b.layout.head_bytes, index = 128.0 * (double)cache_vector_bytes(timed_formats[f], 128);
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            static int32_t sequence[ROWS], position[ROWS], token[ROWS];
+            static int64_t slot[ROWS];
+            static uint8_t flags[ROWS];
+            int n = shapes[s].sequences * shapes[s].rows;
+            double attended = 0, scored = 0;
+            for (int t = 0; t < n; t++) {
+                sequence[t] = t / shapes[s].rows, position[t] = shapes[s].position + t % shapes[s].rows;
+                int visible = position[t] / CACHE_BLOCK + 1;
+                slot[t] = (int64_t)table[sequence[t] * LENGTH + visible - 1] * CACHE_BLOCK + position[t] % CACHE_BLOCK;
+                attended += (visible < 16 ? visible : 16) * 4 * head;
+                if (visible > 16 && t % shapes[s].rows == 0) scored += visible * index;
+            }
+            ops_rows rows = {.count = n, .sequence = sequence, .position = position, .token = token, .slot = slot,
+                             .flags = flags, .sequences = SEQUENCES, .block_table = table, .block_table_stride = LENGTH};
+            float *q = random_floats((size_t)n * 64 * 128, 1, true);
+            b.ops->begin(b.step, b.cache, &rows);
+            b.ops->tensor_write(b.step, OPS_Q, 0, n, q);
+            b.ops->tensor_write(b.step, OPS_INDEX_Q, 0, n, q);
+            double select = microseconds(&b, time_select), attend = microseconds(&b, time_attend);
+            double in = microseconds(&b, time_in);
+            printf("# %s, %d x %d rows at %d: select %.1f us (%.0f GB/s), attend %.1f us (%.0f GB/s), in %.1f us\n",
+                   cache_format_name(timed_formats[f]), shapes[s].sequences, shapes[s].rows, shapes[s].position, select,
+                   scored / select * 1e-3, attend, attended / attend * 1e-3, in);
+            free(q);
+        }
+        b.ops->step_close(b.step);
+        b.ops->cache_close(b.cache);
+        b.ops->close(b.backend);
+        cache_layout_free(&b.layout);
+    }
+    free(table);
+    random_model_free(&m);
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
@@ -389,6 +490,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(cache_bytes),
         cmocka_unit_test(long_selection),
         cmocka_unit_test(alone),
+        cmocka_unit_test(timings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
