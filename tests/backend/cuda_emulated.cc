@@ -420,14 +420,15 @@ void signalled(int number, siginfo_t *info, void *)
     siglongjmp(escape, 1);
 }
 
-/* A word of the parameter that is an address of the host's memory. -1: none. */
+/* A word of the parameter that is an address of the host's memory. -1: none. Two small numbers make no such word, but the
+ * shadow of the address sanitizer lies where they might. */
 int host_address(machine *m, const void *args, size_t bytes)
 {
-    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+    for (size_t i = 0; i + 8 <= bytes && !SANITIZED; i += 8) {
         uintptr_t word;
         memcpy(&word, (const char *)args + i, sizeof word);
         const char *p = (const char *)word;
-        if (word >> 47 || word < (uintptr_t)1 << 32 || (p >= m->arena && p < m->arena + ARENA)) continue;
+        if (word >> 47 || word < (uintptr_t)1 << 40 || (p >= m->arena && p < m->arena + ARENA)) continue;
         unsigned char there;
         if (mincore((void *)(word & ~(uintptr_t)(PAGE - 1)), 1, &there) == 0) return (int)i;
     }
