@@ -4,6 +4,7 @@
  */
 #include "backend/cuda_test.h"
 #include "backend/draft_rounds.h"
+#include "base/clock.h"
 
 /* Largest differences of a row against its largest value, see test_draft_cpu.c; those that were met are printed. */
 #define BOUND_C 1e-2f
@@ -292,9 +293,127 @@ static void nothing_to_draft(void **state)
     random_model_free(&m);
 }
 
+/* ---- How fast ----------------------------------------------------------------------------------------------------- */
+
+/* Random codes of values below 2^-6. */
+static weight random_codes(arena *a, weight_format format, int64_t rows, int64_t cols)
+{
+    enum { PATTERN = 1 << 22 };
+    weight w = {.format = format, .rows = rows, .cols = cols};
+    size_t n = (size_t)(rows * cols), bytes = format == WEIGHT_MXFP8 ? n : 2 * n;
+    uint8_t *data = arena_take(a, bytes), *scales = format == WEIGHT_MXFP8 ? arena_take(a, n / 32) : NULL;
+    for (size_t i = 0; i + 4 <= bytes && i < PATTERN; i += 4) {
+        uint32_t code = random_bits();
+        code = format == WEIGHT_MXFP8 ? code & 0xBFBFBFBF : (code & 0x80FF80FF) | 0x3C003C00;
+        memcpy(data + i, &code, 4);
+    }
+    for (size_t i = PATTERN; i < bytes; i += PATTERN)
+        memcpy(data + i, data, bytes - i < PATTERN ? bytes - i : PATTERN);
+    if (scales) memset(scales, 120, n / 32);
+    w.data = data, w.scales = scales;
+    return w;
+}
+
+/* The released drafter. */
+static void make_released(random_model *m)
+{
+    enum { HIDDEN = 6144, VOCAB = 200064, WIDTH = 12288, Q = 64 * 128, KV = 4 * 128, TAPS = 5, RANK = 256 };
+    model_kind small = {.layers = 2, .hidden = HIDDEN, .heads = 1, .kv_heads = 1, .head_dim = 64, .index_dim = 64,
+                        .index_top = 1, .rotary_dim = 32, .experts = 1, .per_token = 1, .expert_width = 32,
+                        .shared_width = 32, .dense_width = 32, .vocab = 32, .linear = WEIGHT_BF16, .expert = WEIGHT_BF16};
+    random_state = 3;
+    random_model_make(m, &small);
+    arena *a = &m->memory;
+    ops_drafter *d = m->ops.drafter = arena_take(a, sizeof *d);
+    m->ops.vocab = VOCAB;
+    m->ops.embed = m->ops.head = random_codes(a, WEIGHT_BF16, VOCAB, HIDDEN);
+    float *zeros = arena_take(a, HIDDEN * sizeof *zeros);
+    weight gain = {.format = WEIGHT_F32, .rows = 1, .cols = HIDDEN, .data = zeros}, head_gain = gain;
+    head_gain.cols = 128;
+    *d = (ops_drafter){
+        .layers = 5, .heads = 64, .kv_heads = 4, .head_dim = 128, .rotary_dim = 64, .width = WIDTH, .rope_theta = 5e6f,
+        .norm_eps = 1e-6f, .swiglu_alpha = 1.702f, .swiglu_limit = 7, .block = 7, .window = 4096,
+        .noise_token = VOCAB - 1, .tap_count = TAPS, .markov_rank = RANK, .cache = CACHE_FP8, .embed = m->ops.embed,
+        .head = m->ops.head, .hidden_norm = gain, .final_norm = gain,
+    };
+    d->fc = random_codes(a, WEIGHT_BF16, HIDDEN, TAPS * HIDDEN);
+    d->markov_in = d->markov_out = random_codes(a, WEIGHT_BF16, VOCAB, RANK);
+    d->layer = arena_take(a, (size_t)d->layers * sizeof *d->layer);
+    ops_draft_layer l = {.input_norm = gain, .post_norm = gain, .q_norm = head_gain, .k_norm = head_gain};
+    l.q = random_codes(a, WEIGHT_MXFP8, Q, HIDDEN), l.o = random_codes(a, WEIGHT_MXFP8, HIDDEN, Q);
+    l.k = random_codes(a, WEIGHT_MXFP8, KV, HIDDEN), l.v = l.k;
+    l.gate = random_codes(a, WEIGHT_MXFP8, WIDTH, HIDDEN), l.up = l.gate;
+    l.down = random_codes(a, WEIGHT_MXFP8, HIDDEN, WIDTH);
+    for (int i = 0; i < d->layers; i++) d->layer[i] = l;
+}
+
+/* Microseconds of a round of drafts, of context rows and of sampling at the released sizes. */
+static void speed(void)
+{
+    enum { CALLS = 10 };
+    random_model m;
+    bench b;
+    hy_error err = {0};
+    make_released(&m);
+    bench_open(&b, &ops_cuda, &m, CACHE_BF16, CACHE_BF16, (ops_options){0}, 1);
+    bench_fill(&b, 0);
+    for (int count = 1; count <= MAX_SEQUENCES; count *= 2) {
+        round_of rounds[MAX_SEQUENCES];
+        double best = INFINITY;
+        for (int turn = 0; turn < CALLS; turn++) {
+            for (int i = 0; i < count; i++) {
+                round_open(&rounds[i], i, 4090, 7);
+                rounds[i].ops.method = DRAFT_COUPLED, rounds[i].ops.temperature = 1;
+            }
+            double start = clock_seconds();
+            run_rounds(&b, rounds, count);
+            best = fmin(best, clock_seconds() - start);
+        }
+        printf("%d sequences, 7 drafts behind 4,090 positions: %7.1f us\n", count, best * 1e6);
+    }
+    static const int rows_of[] = {1, 8, 64, 256};
+    for (int i = 0; i < 4; i++) {
+        step_rows rows;
+        double best = INFINITY;
+        rows_open(&rows);
+        rows_add(&rows, 0, 0, rows_of[i], kind.vocab);
+        for (int turn = 0; turn < CALLS; turn++) {
+            b.ops->begin(b.step, b.cache, &rows.ops);
+            double start = clock_seconds();
+            for (int tap = 0; tap < 5; tap++) b.ops->draft_tap(b.step, tap);
+            b.ops->draft_context(b.step);
+            check(b.ops->finish(b.step, &err), &err);
+            best = fmin(best, clock_seconds() - start);
+        }
+        printf("%d context rows: %7.1f us\n", rows_of[i], best * 1e6);
+        float *logits = random_floats((size_t)rows_of[i] * (size_t)m.ops.vocab, 3, false);
+        ops_sample *how = calloc((size_t)rows_of[i], sizeof *how);
+        ops_sampled *out = calloc((size_t)rows_of[i], sizeof *out);
+        b.ops->begin(b.step, b.cache, &rows.ops);
+        b.ops->tensor_write(b.step, OPS_LOGITS, 0, rows_of[i], logits);
+        for (int cut = 0; cut < 2; cut++) {
+            best = INFINITY;
+            for (int r = 0; r < rows_of[i]; r++)
+                how[r] = (ops_sample){.logit_row = r, .position = 9, .temperature = 1, .top_p = cut ? 0.95f : 1,
+                                      .top_k = cut ? 40 : 0, .repetition_penalty = 1, .logprobs = -1};
+            for (int turn = 0; turn < CALLS; turn++) {
+                double start = clock_seconds();
+                b.ops->sample(b.step, how, rows_of[i], out);
+                best = fmin(best, clock_seconds() - start);
+            }
+            printf("%d rows sampled, %s: %7.1f us\n", rows_of[i], cut ? "top-k 40, top-p 0.95" : "no cuts", best * 1e6);
+        }
+        check(b.ops->finish(b.step, &err), &err);
+        free(logits), free(how), free(out);
+    }
+    bench_close(&b);
+    random_model_free(&m);
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
+    if (argc > 1 && !strcmp(argv[1], "speed")) return speed(), 0;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(context),    cmocka_unit_test(blocks),            cmocka_unit_test(picks),
