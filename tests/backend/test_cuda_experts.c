@@ -259,6 +259,36 @@ static void not_a_number(void **state)
         }
 }
 
+/* Negative scales count; a NaN among them is refused. */
+static void odd_scales(void **state)
+{
+    (void)state;
+    pair p;
+    inputs in;
+    make_model(&p.model, 1);
+    const ops_layer *l = &p.model.ops.layer[LAYER];
+    for (int e = 0; e < p.model.ops.experts; e++) {
+        const weight *w[] = {&l->expert_gate[e], &l->expert_up[e], &l->expert_down[e]};
+        for (int i = 0; i < 3; i++)
+            for (int64_t j = 0; j < w[i]->rows * w[i]->cols / 16; j += 3) ((uint8_t *)(uintptr_t)w[i]->scales)[j] |= 0x80;
+    }
+    bench_open(&p.reference, &ops_reference, &p.model, CACHE_BF16, CACHE_BF16, (ops_options){0}, 2);
+    bench_open(&p.cuda, &ops_cuda, &p.model, CACHE_BF16, CACHE_BF16, (ops_options){0}, 1);
+    inputs_make(&in, &p.model.ops, 9, 0);
+    float *a = run(&p.reference, &in, 0, in.rows), *b = run(&p.cuda, &in, 0, in.rows);
+    assert_true(row_error(a, b, in.rows, (size_t)p.model.ops.hidden) <= BOUND);
+    free(a), free(b);
+    inputs_free(&in);
+    bench_close(&p.reference), bench_close(&p.cuda);
+    const weight *down = &l->expert_down[2];
+    ((uint8_t *)(uintptr_t)down->scales)[down->rows * down->cols / 16 - 1] = 0xFF;
+    ops_backend *backend = NULL;
+    hy_error err = {0};
+    assert_int_equal(ops_cuda.open(&p.model.ops, &(ops_options){0}, &backend, &err), HY_BAD_MODEL);
+    assert_non_null(strstr(err.message, "expert 2"));
+    random_model_free(&p.model);
+}
+
 /* More rows than a piece. */
 static void pieces(void **state)
 {
@@ -495,7 +525,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "speed")) return speed(), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choice),        cmocka_unit_test(against_reference), cmocka_unit_test(equal_codes),
-        cmocka_unit_test(bits_of_a_row), cmocka_unit_test(not_a_number),      cmocka_unit_test(pieces),
+        cmocka_unit_test(bits_of_a_row), cmocka_unit_test(not_a_number),      cmocka_unit_test(odd_scales), cmocka_unit_test(pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,8 @@ typedef struct cuda_layer {
     kernel_weight dense_gate, dense_up, dense_down;
     kernel_weight router, router_bias;
     /* Experts lie one behind the other: expert e of a weight is at data + e * expert_bytes[i], scales + e *
-     * expert_scale_bytes[i], i of gate, up, down; the factors are in device memory. */
+     * expert_scale_bytes[i], i of gate, up, down; the factors are in device memory. cuda_feed_prepare may put them into another
+     * order. */
     kernel_weight gate, up, down;
     int64_t expert_bytes[3], expert_scale_bytes[3];
     const float *factors[3]; /* device, [experts] */
@@ -224,6 +225,9 @@ hy_status cuda_attend_check(const ops_model *model, hy_error *err); /* heads tha
  * nothing else, and by limits, model and gpu_info alone: measure.c counts what they take on a GPU that is none. */
 hy_status cuda_attend_open(ops_step *step, hy_error *err);
 hy_status cuda_feed_open(ops_step *step, hy_error *err);
+/* Brings a layer's experts, which are loaded, into the order of kernels/experts.h where its kernels take them; called once.
+ * A NaN among their scales is an error of `what`. */
+hy_status cuda_feed_prepare(ops_backend *b, cuda_layer *l, const char *what, hy_error *err);
 hy_status cuda_draft_open(ops_step *step, hy_error *err); /* only with a drafter and limits.drafts */
 void cuda_draft_close(ops_step *step);
 /* Rows [first, first + rows) of OPS_DRAFT_C or OPS_DRAFT_H, for tensor_read. */

@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/experts.h"
 #include "backend/cuda/kernels/route.h"
+#include "base/error.h"
 #include "number/nvfp4.h"
 
 enum { PIECE = 2048 };
@@ -61,6 +62,52 @@ hy_status cuda_feed_open(ops_step *step, hy_error *err)
                            &step->experts_scratch, err);
 }
 
+/* ---- Weights ----------------------------------------------------------------------------------------------------- */
+
+static size_t prepare_shared(const kernel_weight *w)
+{
+    return (size_t)w->cols * 9;
+}
+
+/* Are a layer's experts those of experts.cu? */
+static bool takes(const ops_backend *b, const cuda_layer *l)
+{
+    const kernel_weight *all[] = {&l->gate, &l->up, &l->down};
+    bool good = true;
+    for (int i = 0; i < 3; i++)
+        good = good && all[i]->format == KERNEL_NVFP4 && all[i]->cols % 32 == 0 &&
+               prepare_shared(all[i]) <= b->info.shared;
+    return good;
+}
+
+hy_status cuda_feed_prepare(ops_backend *b, cuda_layer *l, const char *what, hy_error *err)
+{
+    const gpu_calls *calls = b->gpu->calls;
+    const kernel_weight *all[] = {&l->gate, &l->up, &l->down};
+    void *wrong = NULL;
+    int32_t expert = 0;
+    if (!takes(b, l)) return HY_OK;
+    hy_status status = calls->alloc(b->gpu, sizeof expert, "the check of the experts", &wrong, err);
+    if (status != HY_OK) return status;
+    const gpu_kernel *kernel = calls->kernel(b->gpu, "hy_experts_prepare");
+    for (int i = 0; i < 3 && kernel; i++) {
+        experts_prepare_args args = {(uint8_t *)(uintptr_t)all[i]->data,
+                                     (uint8_t *)(uintptr_t)all[i]->scales,
+                                     l->expert_bytes[i],
+                                     l->expert_scale_bytes[i],
+                                     all[i]->cols,
+                                     wrong};
+        int grid[3] = {(all[i]->rows + EXPERTS_TILE - 1) / EXPERTS_TILE, b->model->experts, 1};
+        calls->launch(b->gpu, kernel, grid, 256, prepare_shared(all[i]), &args, sizeof args);
+    }
+    calls->read(b->gpu, wrong, &expert, sizeof expert);
+    calls->free(b->gpu, wrong);
+    status = calls->wait(b->gpu, err);
+    if (status == HY_OK && expert > 0)
+        return error_set(err, HY_BAD_MODEL, "%s: expert %d has %s", what, expert - 1, weight_fault(WEIGHT_NVFP4));
+    return status;
+}
+
 /* ---- Router ------------------------------------------------------------------------------------------------------ */
 
 void cuda_route(ops_step *step, int layer)
@@ -99,17 +146,11 @@ typedef struct piece {
     int turns;   /* blocks that share an expert's rows */
 } piece;
 
-static bool takes(const cuda_layer *l)
-{
-    return l->gate.format == KERNEL_NVFP4 && l->up.format == KERNEL_NVFP4 && l->down.format == KERNEL_NVFP4 &&
-           l->gate.cols % 32 == 0 && l->down.cols % 32 == 0;
-}
-
 static piece piece_at(const ops_step *step, const cuda_layer *l, int32_t first)
 {
     const ops_model *m = step->backend->model;
     int32_t left = step->rows.count - first, most = piece_rows(step);
-    piece p = {.first = first, .count = left < most ? left : most, .tensor = takes(l)};
+    piece p = {.first = first, .count = left < most ? left : most, .tensor = takes(step->backend, l)};
     int32_t members = p.count * m->experts_per_token, expected = members / m->experts;
     p.experts = members < m->experts ? members : m->experts;
     p.quantised = step->backend->options.activation == MOE_ACTIVATION_NVFP4;

@@ -204,6 +204,7 @@ static void load_experts(loading *l, const ops_layer *from, cuda_layer *to)
     for (int i = 0; i < 3 && l->status == HY_OK; i++)
         l->status = load_experts_of(l, w[i], name_of(l, what[i], name), out[i], &to->expert_bytes[i],
                                     &to->expert_scale_bytes[i], &to->factors[i]);
+    if (l->status == HY_OK) l->status = cuda_feed_prepare(l->backend, to, name_of(l, "experts", name), l->err);
 }
 
 static void load_layer(loading *l, const ops_layer *from, cuda_layer *to)

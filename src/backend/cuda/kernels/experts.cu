@@ -10,11 +10,45 @@
  * them (the same 16 of gate and up, or 32 of down), with few rows one. K is one chain: chunks of
  * 256 inputs ascending, in a chunk 16 MMAs in one order, so a row's bits do not depend on who sits beside it or on the
  * number of rows. Lane (g, t) of a quad takes 32 neighbouring inputs of row g, 16 bytes, which come through a
- * ring of four chunks in shared memory that no other lane reads; the scales are 16 bytes a row and chunk, read by a quad.
+ * ring of four chunks in shared memory that no other lane reads; experts.h has the weights' order, a chunk of which is
+ * 2,048 bytes of codes and 256 of scales in a row.
  * Grid: tiles of outputs, experts that have rows (found on the device), row tiles in turns.
  * Bytes per output: 9/16 * K of weights for all rows of a tile. Bound: memory up to about 46 rows an expert.
  */
 #include "backend/cuda/kernels/experts.cuh"
+
+/* ---- Weights ----------------------------------------------------------------------------------------------------- */
+
+/* Eight codes in order to the order of experts.h. */
+DEVICE uint32_t experts_weave(uint32_t word)
+{
+    uint32_t woven = (word >> 3 & 0x00010001u) << 15 | (word & 0x00070007u) << 6;
+    woven |= (word >> 7 & 0x00010001u) << 12 | (word >> 4 & 0x00070007u) << 3;
+    woven |= (word >> 11 & 0x00010001u) << 13 | (word >> 8 & 0x00070007u);
+    return woven | (word >> 15 & 0x00010001u) << 14 | (word >> 12 & 0x00070007u) << 9;
+}
+
+KERNEL(experts_prepare, experts_prepare_args)
+{
+    int32_t words = 2 * a.cols, row_words = a.cols / 8, row_scales = a.cols / 16;
+    uint32_t *codes = DYNAMIC(uint32_t); /* [16][row_words] */
+    uint8_t *scales = (uint8_t *)(codes + words); /* [16][row_scales] */
+    uint32_t *data = (uint32_t *)(a.data + blockIdx.y * a.bytes) + (int64_t)blockIdx.x * words;
+    uint8_t *out = a.scales + blockIdx.y * a.scale_bytes + (int64_t)blockIdx.x * a.cols;
+    for (int32_t i = threadIdx.x; i < words; i += blockDim.x) codes[i] = data[i];
+    for (int32_t i = threadIdx.x; i < a.cols; i += blockDim.x) scales[i] = out[i];
+    BLOCK_SYNC();
+    for (int32_t i = threadIdx.x; i < words; i += blockDim.x) {
+        int32_t row = i / 4 % 16, block = i / 64, word = i % 4;
+        uint32_t turn = scales[row * row_scales + block * 2 + word / 2] & 0x80 ? 0x88888888u : 0;
+        data[i] = experts_weave(codes[row * row_words + block * 4 + word] ^ turn);
+    }
+    for (int32_t i = threadIdx.x; i < a.cols; i += blockDim.x) {
+        uint32_t scale = scales[i % 32 / 2 * row_scales + i / 32 * 2 + i % 2] & 0x7F;
+        out[i] = (uint8_t)scale;
+        if (scale == 0x7F) *a.wrong = blockIdx.y + 1;
+    }
+}
 
 /* ---- Who goes where ---------------------------------------------------------------------------------------------- */
 
@@ -144,13 +178,13 @@ KERNEL(experts_combine, experts_combine_args)
 
 /* ---- Tiles of outputs -------------------------------------------------------------------------------------------- */
 
-/* One or two tiles of 16 outputs: codes and scales of their first rows. */
+/* One or two tiles of 16 outputs: their codes and scales. */
 template <int TILES> struct experts_tiles {
     const uint8_t *data[TILES], *scales[TILES];
     int32_t cols;
 };
 
-/* A stage, in quads: [tile][lower, upper 8 outputs][half chunk][lane], then scales [tile][16 outputs][16]. */
+/* A stage, in quads: [tile][lower, upper 8 outputs][half chunk][lane], then scales [tile][32 inputs][16 outputs][2]. */
 template <int TILES> struct experts_stage {
     enum { SCALES = TILES * 2 * 2 * CUDA_WARP, QUADS = SCALES + TILES * 16 };
 };
@@ -159,22 +193,36 @@ template <int TILES> DEVICE void experts_ask(const experts_tiles<TILES> &w, int3
 {
     int g = lane / 4, t = lane % 4;
     UNROLL for (int tile = 0; tile < TILES; tile++)
-        UNROLL for (int upper = 0; upper < 2; upper++)
-            UNROLL for (int half = 0; half < 2; half++) {
-                int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
-                const uint8_t *from = w.data[tile] + (int64_t)(g + 8 * upper) * (w.cols / 2) + k / 2;
-                bool there = k < w.cols;
-                copy_async(stage + ((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane, there ? from : w.data[tile], there);
-            }
+        UNROLL for (int half = 0; half < 2; half++) {
+            int32_t block = chunk * (EXPERTS_CHUNK / 32) + half * 4 + t;
+            bool there = block * 32 < w.cols;
+            const uint8_t *from = w.data[tile] + (there ? (int64_t)(block * 16 + g) * 16 : 0);
+            UNROLL for (int upper = 0; upper < 2; upper++)
+                copy_async(stage + ((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane, from + upper * 128, there);
+        }
     if (lane >= TILES * 16) return;
-    int32_t groups = w.cols / 16, at = chunk * (EXPERTS_CHUNK / 16);
-    const uint8_t *from = (lane < 16 ? w.scales[0] : w.scales[TILES - 1]) + (int64_t)(lane % 16) * groups + at;
-    quad *to = stage + experts_stage<TILES>::SCALES + lane;
-    if (groups % 16 == 0) {
-        copy_async(to, from, true);
-    } else {
-        for (int i = 0; i < 16; i++) ((uint8_t *)to)[i] = at + i < groups ? from[i] : 0;
-    }
+    int32_t block = chunk * (EXPERTS_CHUNK / 32) + lane % 16 / 2;
+    bool there = block * 32 < w.cols;
+    const uint8_t *from = lane < 16 ? w.scales[0] : w.scales[TILES - 1];
+    copy_async(stage + experts_stage<TILES>::SCALES + lane, from + (there ? block * 32 + lane % 2 * 16 : 0), there);
+}
+
+/* Pairs (0,4), (1,5), (2,6), (3,7) of a word, times 2^-126. */
+DEVICE void experts_pairs(uint32_t word, uint32_t pair[4])
+{
+    pair[0] = word & 0x81C081C0u;
+    pair[1] = word << 3 & 0x81C081C0u;
+    pair[2] = (word << 2 & 0x80008000u) | (word << 6 & 0x01C001C0u);
+    pair[3] = (word << 1 & 0x80008000u) | (word >> 3 & 0x01C001C0u);
+}
+
+/* nvfp4_unit of two scales that are positive numbers. */
+DEVICE void experts_units(uint32_t scales, uint32_t unit[2])
+{
+    uint32_t both = multiply_pairs(scales * 0x1010u & 0x07F007F0u, 0x7F007F00u);
+    both = multiply_pairs(both, 0x76007600u);
+    unit[0] = (both & 0xFFFFu) | both << 16;
+    unit[1] = both >> 16 | (both & 0xFFFF0000u);
 }
 
 /* d [tile][rows of eight] += the stage's weights times inputs; source: the lane's row of each eight, or NULL. */
@@ -183,18 +231,16 @@ DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, con
                              float d[TILES][EIGHTS][4])
 {
     int g = lane / 4, t = lane % 4;
+    const uint16_t *scales = (const uint16_t *)(stage + experts_stage<TILES>::SCALES) + t * 16 + g;
     UNROLL for (int half = 0; half < 2; half++) {
         int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
         quad codes[TILES][2];
         uint32_t unit[TILES][2][2]; /* of the lane's two groups */
-        UNROLL for (int i = 0; i < 2 * TILES; i++) {
-            int tile = i / 2, upper = i % 2;
-            codes[tile][upper] = stage[(i * 2 + half) * CUDA_WARP + lane];
-            const quad *scales = stage + experts_stage<TILES>::SCALES + tile * 16 + g + 8 * upper;
-            uint32_t pair = *(const uint16_t *)((const uint8_t *)scales + half * 8 + 2 * t);
-            unit[tile][upper][0] = nvfp4_unit(pair & 0xFF);
-            unit[tile][upper][1] = nvfp4_unit(pair >> 8);
-        }
+        UNROLL for (int tile = 0; tile < TILES; tile++)
+            UNROLL for (int upper = 0; upper < 2; upper++) {
+                codes[tile][upper] = stage[((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane];
+                experts_units(scales[tile * 128 + half * 64 + upper * 8], unit[tile][upper]);
+            }
         UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
             quad x[EIGHTS];
             UNROLL for (int n = 0; n < EIGHTS; n++) {
@@ -204,7 +250,7 @@ DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, con
             UNROLL for (int tile = 0; tile < TILES; tile++) {
                 uint32_t p[2][4];
                 UNROLL for (int upper = 0; upper < 2; upper++) {
-                    e2m1_pairs(codes[tile][upper].w[i], p[upper]);
+                    experts_pairs(codes[tile][upper].w[i], p[upper]);
                     UNROLL for (int j = 0; j < 4; j++) p[upper][j] = multiply_pairs(p[upper][j], unit[tile][upper][i / 2]);
                 }
                 UNROLL for (int j = 0; j < 4; j += 2) {

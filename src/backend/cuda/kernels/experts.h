@@ -13,6 +13,20 @@ enum {
     EXPERTS_GLU_BLOCK = 1024,
 };
 
+/*
+ * How experts.cu has the weights [rows, cols], in place of the file's order, rows padded to tiles of 16:
+ *     codes   [tile][cols / 32][16 rows] quads of 32 inputs; a word has eight codes, in each half elements 0, 1, 2, 3 of
+ *             s eem as bits s0 s3 s2 s1 eem3 eem0 eem1 eem2 from the top, so that a code moves to bf16's bits in few steps
+ *     scales  [tile][cols / 32][16 rows][2], positive: a negative one turns the signs of its codes
+ * A block a tile, an expert; shared memory for 9 bytes an input.
+ */
+typedef struct experts_prepare_args {
+    uint8_t *data, *scales; /* of expert 0 */
+    int64_t bytes, scale_bytes;
+    int32_t cols;
+    int32_t *wrong; /* becomes the number of an expert that has a NaN, + 1 */
+} experts_prepare_args;
+
 /* Who goes where. Member row * per_token + place stands for a row at one of its experts. */
 typedef struct experts_lists {
     int32_t experts, per_token;
