@@ -49,7 +49,8 @@ constexpr unsigned char RED = 0xD5;
 /* ---- Switching stacks -------------------------------------------------------------------------------------------- */
 
 #if defined __x86_64__
-/* What the System V convention lets a function keep, on the stack that is left; the way back is the return address. */
+/* What the System V convention lets a function keep, on the stack that is left; the way back is the return address. It is
+ * jumped to: a processor predicts a return to where the last call came from, which is another fiber. */
 extern "C" void emulated_switch(void **from, void *to);
 asm(R"(
     .text
@@ -71,7 +72,8 @@ emulated_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    ret
+    popq %rcx
+    jmp *%rcx
     .size emulated_switch, .-emulated_switch
 )");
 struct context {
@@ -229,19 +231,17 @@ void leave()
 
 int slot_of(int f)
 {
-    return f % LANES;
+    return (int)((unsigned)f % LANES);
 }
 
-/* The running fiber waits or has ended: on with its warp, or back to the scheduler. */
-void pass_on()
+warp *warp_of(int f)
 {
-    int me = current, s = slot_of(me);
-    warp *w = &warps[me / LANES];
-    if (uint32_t ready = w->ready) {
-        uint32_t later = s < LANES - 1 ? ready & ~0u << (s + 1) : 0;
-        go(me, me - s + __builtin_ctz(later ? later : ready));
-        return;
-    }
+    return &warps[(unsigned)f / LANES];
+}
+
+/* Nobody of the running fiber's warp can go on: back to the scheduler. */
+__attribute__((noinline)) void give_up(int me, warp *w)
+{
     if (w->meeting) {
         if (w->barrier)
             fail_at(&w->at, "%s of %d lanes, while others of the warp wait at the barrier of line %d", w->what,
@@ -253,6 +253,18 @@ void pass_on()
     go(me, -1);
 }
 
+/* The running fiber waits or has ended: on with its warp, or back to the scheduler. */
+inline void pass_on(int me, warp *w)
+{
+    uint32_t ready = w->ready, later = ready & (~1u << slot_of(me));
+    if (!ready) return give_up(me, w);
+    int to = (int)((unsigned)me & ~(LANES - 1u)) + __builtin_ctz(later ? later : ready);
+    if (SANITIZED) return go(me, to);
+    current = to;
+    threadIdx.x = (unsigned)fibers[to].index;
+    context_switch(&fibers[me].where, &fibers[to].where);
+}
+
 void fiber_main()
 {
 #if SANITIZED
@@ -260,11 +272,11 @@ void fiber_main()
                                     scheduler_stack_bytes ? nullptr : &scheduler_stack_bytes);
 #endif
     running->run(running_args);
-    warp *w = &warps[current / LANES];
+    warp *w = warp_of(current);
     uint32_t bit = 1u << slot_of(current);
     w->live &= ~bit, w->ready &= ~bit;
     exited++;
-    pass_on();
+    pass_on(current, w);
     abort();
 }
 
@@ -706,7 +718,7 @@ kernel::kernel(const char *name_, size_t bytes_, void (*run_)(const void *args))
 void warp_meet(const char *what, warp_work work, void *brought, place at)
 {
     int me = current, s = slot_of(me);
-    warp *w = &warps[me / LANES];
+    warp *w = warp_of(me);
     if (!w->meeting) {
         w->what = what, w->at = at;
     } else if (w->what != what || w->at.line != at.line || (w->at.file != at.file && strcmp(w->at.file, at.file))) {
@@ -722,23 +734,23 @@ void warp_meet(const char *what, warp_work work, void *brought, place at)
         return;
     }
     w->ready &= ~(1u << s);
-    pass_on();
+    pass_on(me, w);
 }
 
 void block_meet(place at)
 {
     int me = current, s = slot_of(me);
-    warp *w = &warps[me / LANES];
+    warp *w = warp_of(me);
     if (!at_barrier) {
         barrier_at = at;
-    } else if (barrier_at.line != at.line || strcmp(barrier_at.file, at.file)) {
+    } else if (barrier_at.line != at.line || (barrier_at.file != at.file && strcmp(barrier_at.file, at.file))) {
         fail_at(&at, "BLOCK_SYNC, while other threads are at that of line %d", barrier_at.line);
         leave();
     }
     at_barrier++;
     w->barrier |= 1u << s;
     w->ready &= ~(1u << s);
-    pass_on();
+    pass_on(me, w);
 }
 
 void shared_enter(shared_memory *m)
