@@ -5,6 +5,8 @@
  */
 #include "backend/fake_cuda.h"
 
+#include "backend/cuda/driver_api.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,4 +220,10 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
     memcpy(fake_cuda.parameters, extra[1], *(size_t *)extra[3]);
     if (fake_cuda.fault_at_launch) fake_cuda.fault = fake_cuda.fault_at_launch; /* seen later, as on a GPU */
     return 0;
+}
+EXPORT int cuLaunchKernelEx(const struct cu_launch_config *c, void *function, void **parameters, void **extra)
+{
+    if (c->attribute_count != 1 || c->attributes->id != 6 || c->attributes->value.number != 1) return 1;
+    return cuLaunchKernel(function, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->shared, c->stream,
+                          parameters, extra);
 }

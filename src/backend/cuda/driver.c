@@ -59,6 +59,7 @@ typedef struct driver_gpu {
     int next_slot;
     gpu_kernel *bucket[KERNEL_BUCKETS], *kernels;
     const char *last; /* kernel that was launched last */
+    bool follows;     /* kernels come onto the GPU while the one before ends: follow() of kernel.cuh */
 
     pthread_mutex_t beside_lock;
     cu_stream beside;
@@ -374,8 +375,20 @@ static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], i
     if (bytes <= sizeof copy && allow_shared(d, own, shared)) {
         memcpy(copy, args, bytes);
         void *extra[] = {CU_LAUNCH_BUFFER, copy, CU_LAUNCH_BYTES, &bytes, CU_LAUNCH_END};
-        cu_result r = d->api->launch(kernel->function, (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
-                                     (unsigned)block, 1, 1, (unsigned)shared, d->stream, NULL, extra);
+        cu_launch_attribute follows = {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.number = 1};
+        cu_launch_config config = {(unsigned)grid[0],
+                                   (unsigned)grid[1],
+                                   (unsigned)grid[2],
+                                   (unsigned)block,
+                                   1,
+                                   1,
+                                   (unsigned)shared,
+                                   d->stream,
+                                   &follows,
+                                   1};
+        cu_result r = d->follows ? d->api->launch_with(&config, kernel->function, NULL, extra)
+                                 : d->api->launch(kernel->function, config.grid_x, config.grid_y, config.grid_z,
+                                                  config.block_x, 1, 1, config.shared, d->stream, NULL, extra);
         keep_failure(d, r, "a launch");
     }
     pthread_mutex_unlock(&d->lock);
@@ -460,6 +473,8 @@ static cu_result open_device(driver_gpu *d)
     if (r == CU_OK) r = api->device_attribute(&d->info.processors, CU_DEVICE_PROCESSORS, d->device);
     if (r == CU_OK) r = api->device_attribute(&shared, CU_DEVICE_SHARED_OPTIN, d->device);
     d->info.shared = (size_t)shared;
+    const char *serial = getenv("HAYATE_CUDA_SERIAL"); /* to tell a fault of a kernel from one of their overlap */
+    d->follows = d->info.major >= 9 && api->launch_with && !(serial && strcmp(serial, "1") == 0);
     if (r == CU_OK) r = api->context_retain(&d->context, d->device);
     if (r == CU_OK) r = api->context_set(d->context);
     if (r == CU_OK) r = api->stream_create(&d->stream, CU_STREAM_NON_BLOCKING);

@@ -48,16 +48,18 @@ static void load(void)
         {"cuModuleGetFunction", &loaded.module_function},
         {"cuFuncSetAttribute", &loaded.function_set},
         {"cuLaunchKernel", &loaded.launch},
+        {"cuLaunchKernelEx", &loaded.launch_with}, /* the last, which may be missing */
     };
+    size_t count = sizeof functions / sizeof *functions;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* never closed: its threads live on */
     if (!library) {
         error_set(&failure, HY_UNSUPPORTED, "there is no NVIDIA driver: libcuda.so.1 cannot be loaded");
         return;
     }
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    for (size_t i = 0; i < count; i++) {
         void *function = dlsym(library, functions[i].name);
         memcpy(functions[i].at, &function, sizeof function);
-        if (function) continue;
+        if (function || i == count - 1) continue;
         error_set(&failure, HY_UNSUPPORTED, "the NVIDIA driver is too old: libcuda.so.1 has no %s", functions[i].name);
         return;
     }

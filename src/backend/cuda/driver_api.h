@@ -37,6 +37,26 @@ enum {
     CU_EVENT_WITHOUT_TIME = 2,
 };
 
+/* What cuLaunchKernelEx takes. */
+typedef struct cu_launch_attribute {
+    int id;
+    char pad[4];
+    union {
+        char bytes[64];
+        int number;
+        void *alignment;
+    } value;
+} cu_launch_attribute;
+
+typedef struct cu_launch_config {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    cu_stream stream;
+    cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} cu_launch_config;
+
+enum { CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
+
 /* `extra` of a launch: the parameters as bytes. */
 #define CU_LAUNCH_END ((void *)0)
 #define CU_LAUNCH_BUFFER ((void *)1)
@@ -76,6 +96,8 @@ typedef struct driver_api {
     cu_result (*launch)(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, cu_stream stream, void **parameters,
                         void **extra);
+    /* NULL: drivers before CUDA 11.8. */
+    cu_result (*launch_with)(const cu_launch_config *config, cu_function function, void **parameters, void **extra);
 } driver_api;
 
 /* Loads libcuda.so.1 once and for all. HY_UNSUPPORTED: it is not there, or too old. */

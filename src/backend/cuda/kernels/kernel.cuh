@@ -42,16 +42,33 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
 }
 #else
 
-#define KERNEL(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
-#define KERNEL_OF(name, args, threads, blocks)                                                                        \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) hy_##name(const __grid_constant__ args a)
 #define DEVICE __device__ __forceinline__
+#define KERNEL_BOUNDED(name, args, bounds)                                                                            \
+    static DEVICE void body_of_##name(const args &a);                                                                 \
+    extern "C" __global__ void bounds hy_##name(const __grid_constant__ args a)                                       \
+    {                                                                                                                 \
+        follow();                                                                                                     \
+        body_of_##name(a);                                                                                            \
+    }                                                                                                                 \
+    static DEVICE void body_of_##name(const args &a)
+#define KERNEL(name, args) KERNEL_BOUNDED(name, args, )
+#define KERNEL_OF(name, args, threads, blocks) KERNEL_BOUNDED(name, args, __launch_bounds__(threads, blocks))
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #define DYNAMIC(type) ((type *)dynamic_shared)
 #define UNROLL _Pragma("unroll")
 #define BLOCK_SYNC() __syncthreads()
 #define WARP_SYNC() __syncwarp()
+
+/* Where driver.c allows it, a kernel's blocks come onto the GPU when all of the one before are on it, and wait here until
+ * that one has ended and what it wrote can be seen: the way to the GPU is then behind them. */
+DEVICE void follow()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /* ---- Between the lanes of a warp; all 32 lanes take part -------------------------------------------------------- */
 
