@@ -372,7 +372,9 @@ typedef struct hy_engine_options {
     double log_seconds;               /* between lines of throughput and hits; 0: 10, below 0: none */
     double stall_seconds;             /* without progress until the log says where; 0: 60, below 0: never */
     uint64_t cache_bytes;        /* 0: sixteen longest sequences, at most a quarter of the free memory; one: half; with
-                                  * streamed weights at most an eighth of what is left, the rest being for experts */
+                                  * streamed weights at most an eighth of what is left, the rest being for experts; on a
+                                  * GPU 256 longest sequences, within cache_share */
+    double cache_share;          /* on a GPU: the most that the cache takes of what weights and a step leave; 0: 0.92 */
 } hy_engine_options;
 
 /* Plans memory, allocates the cache and starts the engine's two threads. HY_NO_FIT says what would fit. */

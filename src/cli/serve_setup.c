@@ -282,6 +282,7 @@ static int read_engine(const serve_args *args, serve_setup *s)
     s->cache_blocks = count;
     double part = serve_number(args, "gpu-memory-utilization");
     if (!(part > 0 && part <= 1)) return fail("--gpu-memory-utilization must be above 0 and at most 1, not %g", part);
+    e->cache_share = part;
     return read_offload(args, s);
 }
 

@@ -1,7 +1,8 @@
 /* Flags of the model and of the engine. */
 #include "cli/serve_table.h"
 
-#define NO_GPU "nothing of this version runs on a GPU"
+#define NO_GPU "the cuda backend has none"
+#define NO_OFFLOAD "with --device cuda all weights stay in the GPU's memory"
 #define NO_GRAPHS "there are no graphs to compile or to capture"
 #define NO_MAMBA "the model has no state-space layers"
 #define NO_IMAGES "this version reads text alone"
@@ -106,8 +107,8 @@ const arg_spec serve_engine[] = {
  "--weights stream)", ""},
 {"num-gpu-blocks-override", "", ARG_INT, GROUP_CACHE, FATE_MAPPED, "", "", "blocks of the cache",
  "that many blocks, as --kv-cache-memory-bytes"},
-{"gpu-memory-utilization", "", ARG_FLOAT, GROUP_CACHE, FATE_NONE, "0.92", "", "part of a GPU's memory to use",
- NO_GPU ": --kv-cache-memory-bytes and --memory say how much is used"},
+{"gpu-memory-utilization", "", ARG_FLOAT, GROUP_CACHE, FATE_MAPPED, "0.92", "", "part of a GPU's memory to use",
+ "with --device cuda: the most that the cache takes of what weights and a step leave"},
 {"enable-prefix-caching", "", ARG_BOOL, GROUP_CACHE, FATE_DONE, "on", "", "reuse what prompts have in common", ""},
 {"prefix-caching-hash-algo", "", ARG_CHOICE, GROUP_CACHE, FATE_NONE, "sha256", "sha256|sha256_cbor|xxhash|xxhash_cbor",
  "hash of blocks", "hashes are SHA-256 and stay inside"},
@@ -129,13 +130,13 @@ const arg_spec serve_engine[] = {
 {"replayssm-buffer-len", "", ARG_INT, GROUP_CACHE, FATE_NONE, "16", "", "tokens that are replayed", NO_MAMBA},
 {"use-replayssm", "", ARG_BOOL, GROUP_CACHE, FATE_NONE, "", "", "replay in place of states", NO_MAMBA},
 
-{"offload-backend", "", ARG_TEXT, GROUP_OFFLOAD, FATE_NONE, "auto", "", "how weights leave a GPU", NO_GPU},
-{"cpu-offload-gb", "", ARG_FLOAT, GROUP_OFFLOAD, FATE_NONE, "0", "", "GiB of weights outside a GPU", NO_GPU},
-{"cpu-offload-params", "", ARG_TEXTS, GROUP_OFFLOAD, FATE_NONE, "", "", "which weights", NO_GPU},
-{"offload-group-size", "", ARG_INT, GROUP_OFFLOAD, FATE_NONE, "0", "", "layers of a group", NO_GPU},
-{"offload-num-in-group", "", ARG_INT, GROUP_OFFLOAD, FATE_NONE, "1", "", "layers of it that leave", NO_GPU},
-{"offload-prefetch-step", "", ARG_INT, GROUP_OFFLOAD, FATE_NONE, "1", "", "layers that come back early", NO_GPU},
-{"offload-params", "", ARG_TEXTS, GROUP_OFFLOAD, FATE_NONE, "", "", "which weights", NO_GPU},
+{"offload-backend", "", ARG_TEXT, GROUP_OFFLOAD, FATE_NONE, "auto", "", "how weights leave a GPU", NO_OFFLOAD},
+{"cpu-offload-gb", "", ARG_FLOAT, GROUP_OFFLOAD, FATE_NONE, "0", "", "GiB of weights outside a GPU", NO_OFFLOAD},
+{"cpu-offload-params", "", ARG_TEXTS, GROUP_OFFLOAD, FATE_NONE, "", "", "which weights", NO_OFFLOAD},
+{"offload-group-size", "", ARG_INT, GROUP_OFFLOAD, FATE_NONE, "0", "", "layers of a group", NO_OFFLOAD},
+{"offload-num-in-group", "", ARG_INT, GROUP_OFFLOAD, FATE_NONE, "1", "", "layers of it that leave", NO_OFFLOAD},
+{"offload-prefetch-step", "", ARG_INT, GROUP_OFFLOAD, FATE_NONE, "1", "", "layers that come back early", NO_OFFLOAD},
+{"offload-params", "", ARG_TEXTS, GROUP_OFFLOAD, FATE_NONE, "", "", "which weights", NO_OFFLOAD},
 
 {"max-num-seqs", "", ARG_INT, GROUP_SCHEDULER, FATE_DONE, "256", "", "requests that run at once", ""},
 {"max-num-batched-tokens", "", ARG_HUMAN, GROUP_SCHEDULER, FATE_DONE, "512", "", "rows of one step", ""},
@@ -196,7 +197,7 @@ const arg_spec serve_engine[] = {
  "it uses the cores that it may use: numactl, taskset"},
 {"numa-bind-cpus", "", ARG_TEXTS, GROUP_PARALLEL, FATE_NONE, "", "", "which cores",
  "it uses the cores that it may use: numactl, taskset"},
-{"device-ids", "", ARG_TEXT, GROUP_PARALLEL, FATE_NONE, "", "", "which GPUs", NO_GPU},
+{"device-ids", "", ARG_TEXT, GROUP_PARALLEL, FATE_NONE, "", "", "which GPUs", "the first of CUDA_VISIBLE_DEVICES is taken"},
 {"dcp-comm-backend", "", ARG_TEXT, GROUP_PARALLEL, FATE_NONE, "ag_rs", "", "exchange of split caches", ONE_RANK},
 {"dcp-kv-cache-interleave-size", "", ARG_INT, GROUP_PARALLEL, FATE_NONE, "1", "", "tokens on a rank in a row", ONE_RANK},
 {"cp-kv-cache-interleave-size", "", ARG_INT, GROUP_PARALLEL, FATE_NONE, "1", "", "the same", ONE_RANK},

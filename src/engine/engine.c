@@ -116,11 +116,13 @@ static ops_limits limits_of(const hy_engine *e, const hy_engine_options *o)
                         .draft_laws = e->drafts_most > 0 && e->method != VERIFY_COUPLED && !e->greedy_drafts};
 }
 
-/* Of a GPU's memory, which nobody else wants: what as many longest sequences take as may run, within nine tenths. */
-static uint64_t own_cache_bytes(const hy_engine *e, int32_t positions, uint64_t available)
+/* Of a GPU's memory, which nobody else wants: what as many longest sequences take as may run by default, within its
+ * share. */
+static uint64_t own_cache_bytes(const hy_engine *e, int32_t positions, uint64_t available, double share)
 {
     uint64_t wanted = (uint64_t)DEFAULT_SEQUENCES * (((uint64_t)positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
-    uint64_t most = available / 10 * 9, row = model_cache_layout(e->model)->row_bytes;
+    uint64_t most = (uint64_t)((double)available * (share > 0 && share <= 1 ? share : 0.92));
+    uint64_t row = model_cache_layout(e->model)->row_bytes;
     return wanted < most / row ? wanted * row : most;
 }
 
@@ -138,7 +140,7 @@ static hy_status plan_cache(hy_engine *e, const hy_engine_options *o, hy_error *
     uint64_t bytes = o->cache_bytes;
     if (model_memory_own(e->model)) {
         machine = available;
-        if (!bytes) bytes = own_cache_bytes(e, limits.positions, available);
+        if (!bytes) bytes = own_cache_bytes(e, limits.positions, available, o->cache_share);
     } else {
         machine -= e->tier_bytes;
         available = available > e->tier_bytes ? available - e->tier_bytes : 0;
