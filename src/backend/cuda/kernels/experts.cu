@@ -225,7 +225,7 @@ DEVICE void experts_units(uint32_t scales, uint32_t unit[2])
     unit[1] = both >> 16 | (both & 0xFFFF0000u);
 }
 
-/* d [tile][rows of eight] += the stage's weights times inputs; source: the lane's row of each eight, or NULL. */
+/* d [tile][rows of eight] += the stage's weights times inputs; source: the lane's row of each eight. */
 template <int TILES, int EIGHTS>
 DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, const uint16_t *const source[EIGHTS], int lane,
                              float d[TILES][EIGHTS][4])
@@ -234,6 +234,7 @@ DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, con
     const uint16_t *scales = (const uint16_t *)(stage + experts_stage<TILES>::SCALES) + t * 16 + g;
     UNROLL for (int half = 0; half < 2; half++) {
         int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
+        if (k >= cols) k = 0; /* the weights are zero there */
         quad codes[TILES][2];
         uint32_t unit[TILES][2][2]; /* of the lane's two groups */
         UNROLL for (int tile = 0; tile < TILES; tile++)
@@ -243,10 +244,7 @@ DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, con
             }
         UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
             quad x[EIGHTS];
-            UNROLL for (int n = 0; n < EIGHTS; n++) {
-                x[n] = quad{{0, 0, 0, 0}};
-                if (source[n] && k < cols) x[n] = *(const quad *)(source[n] + k + 8 * i);
-            }
+            UNROLL for (int n = 0; n < EIGHTS; n++) x[n] = *(const quad *)(source[n] + k + 8 * i);
             UNROLL for (int tile = 0; tile < TILES; tile++) {
                 uint32_t p[2][4];
                 UNROLL for (int upper = 0; upper < 2; upper++) {
@@ -332,15 +330,18 @@ DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_
     }
 }
 
-/* The lane's rows of inputs: of row g of every eight from `first` on. */
+/* The lane's rows of inputs: of row g of every eight from `first` on. Behind the last member comes the last one again,
+ * into columns that nobody looks at. */
 template <int EIGHTS>
 DEVICE void experts_sources(const experts_lists &lists, int32_t expert, int32_t first, const uint16_t *in, int32_t cols,
                             int32_t members_of_row, int g, const uint16_t *source[EIGHTS])
 {
+    int32_t count = lists.count[expert];
     const int32_t *members = lists.members + (int64_t)expert * lists.capacity;
     UNROLL for (int n = 0; n < EIGHTS; n++) {
         int32_t m = first + 8 * n + g;
-        source[n] = m < lists.count[expert] ? in + (int64_t)(members[m] / members_of_row) * cols : NULL;
+        if (m >= count) m = count - 1;
+        source[n] = in + (int64_t)(members[m] / members_of_row) * cols;
     }
 }
 
