@@ -9,6 +9,7 @@
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/draft.h"
+#include "backend/cuda/kernels/linear.h"
 #include "backend/sample.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -25,26 +26,29 @@ enum {
     PICK_CHUNKS = 64,      /* most blocks that look through a row */
     PART_BYTES = 64 << 20, /* of attention's parts, or those of one sequence */
     HEADS_A_BLOCK = 4,
+    CONTEXT_ROWS = 1024,              /* whose keys and values are there at once, */
+    CONTEXT_LAYERS = DRAFT_PARTS / 2, /* of so many layers */
     DYNAMIC_ROWS = 2 * CUDA_BLOCK_TOKENS,
 };
 
+_Static_assert((int)DRAFT_PARTS <= (int)PROJECT_PARTS, "one launch takes them");
 _Static_assert((int)DRAFT_ROWS == (int)DRAFT_MAX_BLOCK, "the same in kernels");
 
 /* Device memory unless it says host. S = rows of a slice, D = limits.drafts, G = limits.draft_rows. */
 typedef struct cuda_draft {
-    uint16_t *taps;               /* [T, tap_count, hidden] bf16 */
-    float *c;                     /* [T, hidden] */
-    uint16_t *c_bf16;             /* the same */
-    float *cosine, *sine;         /* [max(T, S), rotary_dim / 2] */
-    float *k, *v;                 /* [max(T, S), kv_heads, head_dim] */
-    float *x;                     /* [S, hidden] */
-    float *h;                     /* [D*G, hidden] final_norm's output, slice behind slice */
+    uint16_t *taps;       /* [T, tap_count, hidden] bf16 */
+    float *c;             /* [T, hidden] */
+    uint16_t *c_bf16;     /* the same */
+    float *cosine, *sine; /* [max(T, S), rotary_dim / 2] */
+    float *kv; /* [CONTEXT_LAYERS, 2, tile, kv_heads, head_dim], tile = min(T, CONTEXT_ROWS); of a slice [2, S, ...] */
+    float *x;  /* [S, hidden] */
+    float *h;  /* [D*G, hidden] final_norm's output, slice behind slice */
     uint16_t *normed;             /* [S, hidden] bf16 */
     float *q;                     /* [S, heads, head_dim] */
     uint16_t *q_bf16;             /* the same after norm and rotary */
     uint16_t *own_k, *own_v;      /* [S, kv_heads, head_dim] bf16 */
     uint16_t *attention;          /* [S, heads, head_dim] bf16 */
-    float *gate, *up;             /* [S, width] */
+    float *gate_up;               /* [2, S, width] */
     uint16_t *z;                  /* [S, width] bf16 */
     float *logits;                /* [S, vocab]: U, then L */
     uint16_t *markov;             /* [S, markov_rank] bf16 */
@@ -63,8 +67,7 @@ typedef struct cuda_draft {
     int32_t *first;                /* [D] row in h of what sequence i of the operation has, -1: nothing */
 } cuda_draft_step;
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- Memory ----------------------------------------------------------------------------------------------------- */
 
 /* Blocks of keys that a block of drafts meets at most: those of the window, and itself. */
 static int most_blocks(const ops_drafter *d, const ops_limits *limits)
@@ -100,6 +103,7 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
     size_t drafts = (size_t)limits->drafts, rows = (size_t)limits->rows, all = drafts * (size_t)limits->draft_rows;
     size_t slice = all < SLICE_ROWS ? all : SLICE_ROWS, most = rows > slice ? rows : slice;
     size_t q = (size_t)d->heads * (size_t)d->head_dim, kv = (size_t)d->kv_heads * (size_t)d->head_dim;
+    size_t of_context = CONTEXT_LAYERS * (rows < CONTEXT_ROWS ? rows : CONTEXT_ROWS);
     size_t hidden = (size_t)m->hidden, width = (size_t)d->width, pairs = (size_t)d->rotary_dim / 2;
     int queries = limits->draft_rows * (d->heads / d->kv_heads);
     s->slice = (int)slice;
@@ -122,8 +126,7 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
         {&s->c_bf16, rows * hidden, 2, "the drafter's context"},
         {&s->cosine, most * pairs, 4, "the drafter's angles"},
         {&s->sine, most * pairs, 4, "the drafter's angles"},
-        {&s->k, most * kv, 4, "the drafter's keys"},
-        {&s->v, most * kv, 4, "the drafter's values"},
+        {&s->kv, (of_context > slice ? of_context : slice) * 2 * kv, 4, "the drafter's keys and values"},
         {&s->x, slice * hidden, 4, "the drafter's rows"},
         {&s->h, all * hidden, 4, "the drafter's output"},
         {&s->normed, slice * hidden, 2, "the drafter's rows"},
@@ -132,8 +135,7 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
         {&s->own_k, slice * kv, 2, "the drafter's keys"},
         {&s->own_v, slice * kv, 2, "the drafter's values"},
         {&s->attention, slice * q, 2, "the drafter's attention"},
-        {&s->gate, slice * width, 4, "the drafter's feed-forward"},
-        {&s->up, slice * width, 4, "the drafter's feed-forward"},
+        {&s->gate_up, 2 * slice * width, 4, "the drafter's feed-forward"},
         {&s->z, slice * width, 2, "the drafter's feed-forward"},
         {&s->logits, slice * (size_t)m->vocab, 4, "the drafter's logits"},
         {&s->markov, slice * (size_t)(d->markov_rank ? d->markov_rank : 1), 2, "the drafter's Markov head"},
@@ -185,8 +187,7 @@ void cuda_draft_read(ops_step *step, ops_tensor which, int32_t first, int32_t ro
     }
 }
 
-/* ---- Context ------------------------------------------------------------------------------------------------------
- */
+/* ---- Context ---------------------------------------------------------------------------------------------------- */
 
 static void launch_heads(ops_step *step, const draft_heads_args *args)
 {
@@ -223,38 +224,52 @@ void cuda_draft_tap(ops_step *step, int tap)
     if (step->rows.count > 0) cuda_launch(step, "draft_tap", step->rows.count, 1, 1, 256, 0, &args, sizeof args);
 }
 
+/* Keys and values of up to CONTEXT_LAYERS layers from `layer` on, rows [first, first + count) of the step. */
+static void store_context(ops_step *step, int layer, int32_t first, int32_t count)
+{
+    const ops_backend *b = step->backend;
+    const ops_drafter *d = b->model->drafter;
+    const cuda_draft_step *s = step->draft;
+    int64_t kv = (int64_t)d->kv_heads * d->head_dim;
+    int parts = 2 * (d->layers - layer < CONTEXT_LAYERS ? d->layers - layer : CONTEXT_LAYERS);
+    cuda_part part[DRAFT_PARTS];
+    draft_heads_args heads = heads_args(step, count);
+    heads.parts = parts;
+    heads.cosine += (int64_t)first * heads.pairs, heads.sine += (int64_t)first * heads.pairs;
+    heads.cache = step->device_cache;
+    heads.slot = step->device_rows.slot + first;
+    heads.sequence = step->device_rows.sequence + first;
+    for (int i = 0; i < parts; i++) {
+        const cuda_draft_layer *l = &b->draft_layer[layer + i / 2];
+        bool value = i % 2;
+        float *out = s->kv + i * count * kv;
+        part[i] = (cuda_part){value ? &l->v : &l->k, out, kv};
+        heads.part[i] = (draft_heads_part){.in = out, .heads = d->kv_heads, .at = layer_at(step, layer + i / 2)};
+        if (value) heads.part[i].at += (int64_t)step->cache->layout.draft_v_data;
+        if (!value) heads.part[i].gain = l->k_norm;
+    }
+    cuda_project_parts(step, part, parts, s->c_bf16 + (int64_t)first * b->model->hidden, count, NULL, CUDA_STORE);
+    launch_heads(step, &heads);
+}
+
 void cuda_draft_context(ops_step *step)
 {
     const ops_backend *b = step->backend;
     const ops_drafter *d = b->model->drafter;
     cuda_draft_step *s = step->draft;
     int32_t rows = step->rows.count;
-    int64_t kv = (int64_t)d->kv_heads * d->head_dim;
     assert(s);
     if (rows == 0) return;
     assert(step->cache->layout.draft_offset != CACHE_NO_OFFSET && step->cache->layout.draft_layers == d->layers);
     cuda_project(step, &b->draft_fc, s->taps, rows, NULL, false, CUDA_STORE, s->c, b->model->hidden);
     cuda_norm(step, s->c, &b->draft_hidden_norm, b->model->hidden, d->norm_eps, d->plain_norm, rows, s->c_bf16, s->c);
     cuda_rotary(step, step->device_rows.position, b->draft_frequency, rows, d->rotary_dim / 2, s->cosine, s->sine);
-    for (int i = 0; i < d->layers; i++) {
-        const cuda_draft_layer *l = &b->draft_layer[i];
-        cuda_project(step, &l->k, s->c_bf16, rows, NULL, false, CUDA_STORE, s->k, kv);
-        cuda_project(step, &l->v, s->c_bf16, rows, NULL, false, CUDA_STORE, s->v, kv);
-        draft_heads_args heads = heads_args(step, rows);
-        heads.parts = 2;
-        heads.part[0] = (draft_heads_part){.in = s->k, .gain = l->k_norm, .heads = d->kv_heads};
-        heads.part[1] = (draft_heads_part){.in = s->v, .heads = d->kv_heads};
-        heads.part[0].at = layer_at(step, i);
-        heads.part[1].at = heads.part[0].at + (int64_t)step->cache->layout.draft_v_data;
-        heads.cache = step->device_cache;
-        heads.slot = step->device_rows.slot;
-        heads.sequence = step->device_rows.sequence;
-        launch_heads(step, &heads);
-    }
+    for (int32_t first = 0; first < rows; first += CONTEXT_ROWS)
+        for (int layer = 0; layer < d->layers; layer += CONTEXT_LAYERS)
+            store_context(step, layer, first, rows - first < CONTEXT_ROWS ? rows - first : CONTEXT_ROWS);
 }
 
-/* ---- Layers of a slice --------------------------------------------------------------------------------------------
- */
+/* ---- Layers of a slice ------------------------------------------------------------------------------------------ */
 
 /* Sequences [begin, begin + count) of those that draft, `stride` rows each. */
 typedef struct slice {
@@ -315,27 +330,25 @@ static void run_layer(ops_step *step, const slice *part, int layer)
     int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
 
     cuda_norm(step, s->x, &l->input_norm, m->hidden, d->norm_eps, d->plain_norm, rows, s->normed, NULL);
-    cuda_project(step, &l->q, s->normed, rows, NULL, false, CUDA_STORE, s->q, q);
-    cuda_project(step, &l->k, s->normed, rows, NULL, false, CUDA_STORE, s->k, kv);
-    cuda_project(step, &l->v, s->normed, rows, NULL, false, CUDA_STORE, s->v, kv);
+    float *k = s->kv, *v = k + rows * kv;
+    const cuda_part parts[] = {{&l->q, s->q, q}, {&l->k, k, kv}, {&l->v, v, kv}};
+    cuda_project_parts(step, parts, 3, s->normed, rows, NULL, CUDA_STORE);
     draft_heads_args heads = heads_args(step, rows);
     heads.parts = 3;
     heads.part[0] = (draft_heads_part){.in = s->q, .out = s->q_bf16, .gain = l->q_norm, .heads = d->heads};
-    heads.part[1] = (draft_heads_part){.in = s->k, .out = s->own_k, .gain = l->k_norm, .heads = d->kv_heads};
-    heads.part[2] = (draft_heads_part){.in = s->v, .out = s->own_v, .heads = d->kv_heads};
+    heads.part[1] = (draft_heads_part){.in = k, .out = s->own_k, .gain = l->k_norm, .heads = d->kv_heads};
+    heads.part[2] = (draft_heads_part){.in = v, .out = s->own_v, .heads = d->kv_heads};
     launch_heads(step, &heads);
     attend(step, part, layer);
     cuda_project(step, &l->o, s->attention, rows, NULL, true, CUDA_ADD, s->x, m->hidden);
 
     cuda_norm(step, s->x, &l->post_norm, m->hidden, d->norm_eps, d->plain_norm, rows, s->normed, NULL);
-    cuda_project(step, &l->gate, s->normed, rows, NULL, false, CUDA_STORE, s->gate, d->width);
-    cuda_project(step, &l->up, s->normed, rows, NULL, false, CUDA_STORE, s->up, d->width);
-    cuda_swiglu(step, s->gate, s->up, d->width, rows, d->swiglu_alpha, d->swiglu_limit, d->plain_swiglu, s->z);
+    cuda_glu(step, &l->gate, &l->up, s->normed, rows, d->swiglu_alpha, d->swiglu_limit, d->plain_swiglu, s->gate_up,
+             s->z);
     cuda_project(step, &l->down, s->z, rows, NULL, true, CUDA_ADD, s->x, m->hidden);
 }
 
-/* ---- Drafts of a slice --------------------------------------------------------------------------------------------
- */
+/* ---- Drafts of a slice ------------------------------------------------------------------------------------------ */
 
 static void run_markov(ops_step *step, const slice *part)
 {
@@ -416,8 +429,7 @@ static void run_slice(ops_step *step, const slice *part)
     read_drafts(step, part);
 }
 
-/* ---- The operation ------------------------------------------------------------------------------------------------
- */
+/* ---- The operation ---------------------------------------------------------------------------------------------- */
 
 /* False: nothing to draft. */
 static bool open_sequence(const ops_step *step, const ops_draft *how, draft_sequence *out, int32_t *table)

@@ -13,6 +13,7 @@ enum {
     DRAFT_HEAD_DIM = 128,    /* the largest */
     DRAFT_PAD = 8,           /* bf16 values behind a key in shared memory, so that eight keys meet all banks */
     DRAFT_ATTEND_THREADS = 256,
+    DRAFT_PARTS = 6,         /* kinds of heads that one launch finishes */
 };
 
 /* A sequence of the slice; see ops_draft. */
@@ -58,7 +59,7 @@ typedef struct draft_heads_part {
 } draft_heads_part;
 
 typedef struct draft_heads_args {
-    draft_heads_part part[3];
+    draft_heads_part part[DRAFT_PARTS];
     int32_t parts, rows, dim, pairs;
     float eps, one; /* what is added to a gain */
     const float *cosine, *sine;
