@@ -4,6 +4,8 @@
  */
 #include "backend/cuda_test.h"
 
+#include <limits.h>
+
 #include "number/e8m0.h"
 
 enum { MOST_ROWS = 150 };
@@ -21,6 +23,7 @@ static void bed_open(bed *b)
 {
     *b = (bed){.gpu = device_open()};
     b->backend.gpu = b->gpu;
+    b->gpu->calls->info(b->gpu, &b->backend.info);
     b->step.backend = &b->backend;
     b->step.rows.count = 1;
 }
@@ -31,6 +34,12 @@ static void bed_close(bed *b)
     free(b->backend.owned);
     b->gpu->calls->close(b->gpu);
     arena_free(&b->memory);
+}
+
+/* Takes the kernels of many rows from 65 on, or never. */
+static void bed_many(bed *b, bool many)
+{
+    b->backend.info.processors = many ? 1 : INT_MAX;
 }
 
 static uint16_t *random_halves(size_t n, float scale)
@@ -98,19 +107,21 @@ static void project_shape(const shape *s)
     void *device_in = device_put(b.gpu, in, MOST_ROWS * (size_t)s->cols * sizeof *in);
     void *out = device_take(b.gpu, bytes);
     float *all = NULL;
-    for (int i = COUNTS - 1; i >= 0; i--) {
+    for (int i = COUNTS - 1; i >= -2; i--) {
+        int count = i < 0 ? counts[COUNTS + i] : counts[i];
+        bed_many(&b, i < 0);
         b.gpu->calls->fill(b.gpu, out, 0xFF, bytes);
-        cuda_project(&b.step, &k, device_in, counts[i], NULL, i % 2, CUDA_STORE, out, stride);
+        cuda_project(&b.step, &k, device_in, count, NULL, i % 2 != 0, CUDA_STORE, out, stride);
         float *y = device_get(b.gpu, out, bytes);
         if (!all) {
-            check_products(&w, in, NULL, counts[i], y, stride, 0);
+            check_products(&w, in, NULL, count, y, stride, 0);
             all = y;
             continue;
         }
         for (int r = 0; r < MOST_ROWS; r++)
             for (int o = 0; o < stride; o++) {
                 float value = y[r * stride + o];
-                if (r < counts[i] && o < s->rows)
+                if (r < count && o < s->rows)
                     assert_memory_equal(&value, &all[r * stride + o], sizeof value);
                 else
                     assert_true(isnan(value));
@@ -120,8 +131,9 @@ static void project_shape(const shape *s)
     int32_t rows[MOST_ROWS];
     for (int i = 0; i < MOST_ROWS; i++) rows[i] = (i * 7 + 3) % MOST_ROWS;
     int32_t *device_rows = device_put(b.gpu, rows, sizeof rows);
-    for (int i = 0; i < 3; i++) {
-        int count = (int[]){5, 20, 70}[i];
+    for (int i = 0; i < 4; i++) {
+        int count = (int[]){5, 20, 70, 140}[i];
+        bed_many(&b, i == 3);
         float *y = malloc(bytes);
         for (size_t j = 0; j < bytes / sizeof *y; j++) y[j] = 0.75f;
         b.gpu->calls->write(b.gpu, out, y, bytes);
@@ -152,39 +164,46 @@ static void test_project(void **state)
 }
 
 /* Several weights of two formats in one call are what they are one by one. */
-static void test_parts(void **state)
+static void parts_of(int count, bool many)
 {
-    (void)state;
-    enum { N = 5, COLS = 160, ROWS = 11 };
+    enum { N = 5, COLS = 160 };
     static const int widths[N] = {48, 16, 33, 128, 20};
     random_state = 6;
     bed b;
     hy_error err = {0};
     bed_open(&b);
-    uint16_t *in = random_halves(ROWS * COLS, 1);
-    void *device_in = device_put(b.gpu, in, ROWS * COLS * sizeof *in);
+    bed_many(&b, many);
+    uint16_t *in = random_halves((size_t)count * COLS, 1);
+    void *device_in = device_put(b.gpu, in, (size_t)count * COLS * sizeof *in);
     kernel_weight k[N + 1] = {{0}};
     cuda_part parts[N + 1];
     float *alone[N];
     for (int i = 0; i < N; i++) {
         weight w = random_weight(&b.memory, i == 3 ? WEIGHT_BF16 : WEIGHT_MXFP8, widths[i], COLS, 0.2f, false);
         check(cuda_weight_load(&b.backend, &w, "a weight", &k[i], &err), &err);
-        parts[i] = (cuda_part){&k[i], device_take(b.gpu, ROWS * (size_t)widths[i] * sizeof(float)), widths[i]};
-        cuda_project(&b.step, &k[i], device_in, ROWS, NULL, false, CUDA_STORE, parts[i].out, widths[i]);
-        alone[i] = device_get(b.gpu, parts[i].out, ROWS * (size_t)widths[i] * sizeof(float));
-        b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, ROWS * (size_t)widths[i] * sizeof(float));
+        parts[i] = (cuda_part){&k[i], device_take(b.gpu, (size_t)count * (size_t)widths[i] * sizeof(float)), widths[i]};
+        cuda_project(&b.step, &k[i], device_in, count, NULL, false, CUDA_STORE, parts[i].out, widths[i]);
+        alone[i] = device_get(b.gpu, parts[i].out, (size_t)count * (size_t)widths[i] * sizeof(float));
+        b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, (size_t)count * (size_t)widths[i] * sizeof(float));
     }
     parts[N] = (cuda_part){&k[N], NULL, 0}; /* a weight that the model has not */
-    cuda_project_parts(&b.step, parts, N + 1, device_in, ROWS, NULL, CUDA_STORE);
+    cuda_project_parts(&b.step, parts, N + 1, device_in, count, NULL, CUDA_STORE);
     for (int i = 0; i < N; i++) {
-        float *y = device_get(b.gpu, parts[i].out, ROWS * (size_t)widths[i] * sizeof(float));
-        assert_memory_equal(y, alone[i], ROWS * (size_t)widths[i] * sizeof(float));
+        float *y = device_get(b.gpu, parts[i].out, (size_t)count * (size_t)widths[i] * sizeof(float));
+        assert_memory_equal(y, alone[i], (size_t)count * (size_t)widths[i] * sizeof(float));
         free(y), free(alone[i]);
         b.gpu->calls->free(b.gpu, parts[i].out);
     }
     b.gpu->calls->free(b.gpu, device_in);
     free(in);
     bed_close(&b);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    parts_of(11, false);
+    parts_of(70, true);
 }
 
 /* One MXFP8 weight, every code but NaN under every scale whose values bf16 and fp32 hold. */
@@ -358,12 +377,14 @@ static void glu_shape(const shape *s, bool plain)
     uint16_t *z = device_take(b.gpu, n * sizeof *z);
     for (int i = 0; i < COUNTS; i++) {
         size_t used = (size_t)counts[i] * (size_t)s->rows;
+        bed_many(&b, false);
         for (int j = 0; j < 2; j++)
             cuda_project(&b.step, &k[j], device_in, counts[i], NULL, false, CUDA_STORE, y + (size_t)j * used, s->rows);
         cuda_swiglu(&b.step, y, y + used, s->rows, counts[i], 1.7f, 2, plain, z);
         uint16_t *apart = device_get(b.gpu, z, n * sizeof *z);
         b.gpu->calls->fill(b.gpu, z, 0xFF, n * sizeof *z);
         b.gpu->calls->fill(b.gpu, y, 0xFF, 2 * n * sizeof *y);
+        bed_many(&b, i == COUNTS - 1);
         cuda_glu(&b.step, &k[0], &k[1], device_in, counts[i], 1.7f, 2, plain, y, z);
         uint16_t *together = device_get(b.gpu, z, n * sizeof *z);
         assert_memory_equal(apart, together, used * sizeof *z);
@@ -385,13 +406,23 @@ static void test_glu(void **state)
         if (shapes[i].cols < 1000) glu_shape(&shapes[i], i % 2);
 }
 
+/* The tests above came past every kernel. */
+static void test_launched(void **state)
+{
+    (void)state;
+    const char *name;
+    for (int i = 0; (name = cuda_emulated_kernel(i)) && !cuda_test_on_gpu; i++)
+        if (!strncmp(name, "hy_project_", 11) || !strncmp(name, "hy_glu_", 7))
+            if (!cuda_emulated_launches(name)) fail_msg("%s was not launched", name);
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_project),      cmocka_unit_test(test_parts),  cmocka_unit_test(test_mxfp8_values),
         cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),   cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_glu),
+        cmocka_unit_test(test_glu),          cmocka_unit_test(test_launched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

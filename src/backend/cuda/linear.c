@@ -86,15 +86,34 @@ static const project_tile *tile_of(int32_t format, int32_t cols, int32_t count)
     return tile;
 }
 
+static int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
 /* Dynamic shared memory of a kernel on the tensor cores: sums of eight slices. */
 static size_t shared_bytes(int outputs, int rows)
 {
     return (size_t)PROJECT_SLICES * (size_t)rows * ((size_t)outputs + 4) * sizeof(float);
 }
 
-static int divide_up(int a, int b)
+/* The kernels of many rows, by format. */
+static const struct {
+    const char *name, *glu;
+    size_t shared;
+} many[] = {
+    [KERNEL_BF16] = {"project_bf16_many", "glu_bf16_many", MANY_SHARED_BF16},
+    [KERNEL_MXFP8] = {"project_mxfp8_many", "glu_mxfp8_many", MANY_SHARED_MXFP8},
+    [KERNEL_NVFP4] = {"project_nvfp4_many", "glu_nvfp4_many", MANY_SHARED_NVFP4},
+};
+
+/* Do `outputs` in all and `count` rows give their large blocks enough work? Else more and smaller ones are faster. */
+static bool are_many(const ops_step *step, const project_tile *tile, int32_t format, int outputs, int32_t count)
 {
-    return (a + b - 1) / b;
+    const gpu_info *info = &step->backend->info;
+    if (!tile->glu || count <= tile->rows || many[format].shared > info->shared) return false;
+    int64_t blocks = (int64_t)divide_up(outputs, MANY_OUTPUTS) * divide_up(count, MANY_ROWS);
+    return 4 * blocks >= 3 * (int64_t)info->processors;
 }
 
 void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
@@ -104,20 +123,27 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
     if (count <= 0) return;
     for (int32_t format = KERNEL_F32; format <= KERNEL_NVFP4; format++) {
         project_args args = {.count = count, .in = in, .rows = rows};
-        const project_tile *tile = NULL;
-        int blocks = 0;
+        int outputs = 0, blocks = 0;
         for (int i = 0; i < n; i++) {
             const kernel_weight *w = parts[i].w;
             if (!w->data || w->format != format) continue;
-            tile = tile_of(format, w->cols, count);
-            args.part[args.parts++] = (project_part){
-                .w = *w, .out = parts[i].out, .stride = parts[i].stride, .add = kind == CUDA_ADD, .first = blocks};
-            blocks += divide_up(w->rows, tile->outputs);
+            args.part[args.parts++] =
+                (project_part){.w = *w, .out = parts[i].out, .stride = parts[i].stride, .add = kind == CUDA_ADD};
+            outputs += w->rows;
         }
-        if (!tile) continue;
-        size_t shared = format == KERNEL_F32 ? 0 : shared_bytes(tile->outputs, tile->rows);
-        cuda_launch(step, tile->name, divide_up(count, tile->rows), blocks, 1, PROJECT_BLOCK, shared, &args,
-                    sizeof args);
+        if (!args.parts) continue;
+        const project_tile *tile = tile_of(format, args.part[0].w.cols, count);
+        bool large = are_many(step, tile, format, outputs, count);
+        for (int i = 0; i < args.parts; i++) {
+            args.part[i].first = blocks;
+            blocks += divide_up(args.part[i].w.rows, large ? MANY_OUTPUTS : tile->outputs);
+        }
+        if (large)
+            cuda_launch(step, many[format].name, divide_up(count, MANY_ROWS), blocks, 1, PROJECT_BLOCK,
+                        many[format].shared, &args, sizeof args);
+        else
+            cuda_launch(step, tile->name, divide_up(count, tile->rows), blocks, 1, PROJECT_BLOCK,
+                        format == KERNEL_F32 ? 0 : shared_bytes(tile->outputs, tile->rows), &args, sizeof args);
     }
 }
 
@@ -142,8 +168,12 @@ void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up
     }
     project_args args = {
         .part = {{.w = *gate}, {.w = *up}}, .parts = 2, .count = count, .in = in, .law = {alpha, limit, plain}, .z = z};
-    cuda_launch(step, tile->glu, divide_up(count, tile->rows), divide_up(gate->rows, 16), 1, PROJECT_BLOCK,
-                shared_bytes(32, tile->rows), &args, sizeof args);
+    if (are_many(step, tile, gate->format, 2 * gate->rows, count))
+        cuda_launch(step, many[gate->format].glu, divide_up(count, MANY_ROWS), divide_up(gate->rows, MANY_OUTPUTS / 2),
+                    1, PROJECT_BLOCK, many[gate->format].shared, &args, sizeof args);
+    else
+        cuda_launch(step, tile->glu, divide_up(count, tile->rows), divide_up(gate->rows, 16), 1, PROJECT_BLOCK,
+                    shared_bytes(32, tile->rows), &args, sizeof args);
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */

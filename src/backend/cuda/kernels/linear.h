@@ -16,6 +16,13 @@ enum {
     PROJECT_SLICES = 8, /* of K: docs/numerics.md */
     PROJECT_PARTS = 6,  /* weights of one launch */
     PROJECT_BLOCK = PROJECT_SLICES * CUDA_WARP,
+    /* The tile of project_many.cuh, and the bytes of its stages: codes, and rows in lines of 4, 9 or 18 units. */
+    MANY_OUTPUTS = 128,
+    MANY_ROWS = 128,
+    MANY_STAGES = 3,
+    MANY_SHARED_BF16 = MANY_STAGES * (MANY_OUTPUTS * 64 + MANY_ROWS * 4 * 16),
+    MANY_SHARED_MXFP8 = MANY_STAGES * (MANY_OUTPUTS * 64 + MANY_ROWS * 9 * 16),
+    MANY_SHARED_NVFP4 = MANY_STAGES * (MANY_OUTPUTS * 64 + MANY_ROWS * 18 * 16),
 };
 
 /* One weight and where its products go: out[r][o] (=, or += with `add`) for row r and output o < w.rows. */
