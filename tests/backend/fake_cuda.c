@@ -25,6 +25,12 @@ typedef struct work {
 struct CUstream_st {
     work *queue;
     size_t count, done, room;
+    bool captures;
+    int captured;
+};
+
+struct CUgraph_st {
+    int launches;
 };
 
 struct CUevent_st {
@@ -213,7 +219,9 @@ EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
 EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, void *stream, void **parameters, void **extra)
 {
-    (void)function, (void)stream, (void)parameters, (void)by, (void)bz;
+    struct CUstream_st *s = stream;
+    (void)function, (void)parameters, (void)by, (void)bz;
+    if (s->captures) return s->captured++, 0;
     fake_cuda.launches++;
     fake_cuda.threads = (uint64_t)gx * gy * gz * bx;
     fake_cuda.launch_shared = shared;
@@ -226,4 +234,43 @@ EXPORT int cuLaunchKernelEx(const struct cu_launch_config *c, void *function, vo
     if (c->attribute_count != 1 || c->attributes->id != 6 || c->attributes->value.number != 1) return 1;
     return cuLaunchKernel(function, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->shared, c->stream,
                           parameters, extra);
+}
+EXPORT int cuStreamBeginCapture_v2(struct CUstream_st *s, int mode)
+{
+    s->captures = true;
+    s->captured = 0;
+    return mode != 2;
+}
+EXPORT int cuStreamEndCapture(struct CUstream_st *s, struct CUgraph_st **graph)
+{
+    *graph = malloc(sizeof **graph);
+    (*graph)->launches = s->captured;
+    s->captures = false;
+    return 0;
+}
+EXPORT int cuGraphInstantiateWithFlags(struct CUgraph_st **exec, struct CUgraph_st *graph, unsigned long long flags)
+{
+    if (fake_cuda.no_graphs) return 801;
+    *exec = malloc(sizeof **exec);
+    **exec = *graph;
+    fake_cuda.graphs++;
+    return flags != 0;
+}
+EXPORT int cuGraphLaunch(struct CUgraph_st *exec, struct CUstream_st *s)
+{
+    (void)s;
+    fake_cuda.launches += exec->launches;
+    fake_cuda.graph_launches++;
+    return 0;
+}
+EXPORT int cuGraphDestroy(struct CUgraph_st *graph)
+{
+    free(graph);
+    return 0;
+}
+EXPORT int cuGraphExecDestroy(struct CUgraph_st *exec)
+{
+    free(exec);
+    fake_cuda.graphs--;
+    return 0;
 }

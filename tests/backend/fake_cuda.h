@@ -13,6 +13,8 @@ typedef struct fake_cuda_state {
     int fault_at_launch; /* what everything behind a launch gives */
     int fault;           /* what everything gives */
     int allocations, modules, launches, shared; /* now there; until now; dynamic memory allowed last */
+    bool no_graphs;      /* they cannot be made */
+    int graphs, graph_launches; /* now there; until now */
     unsigned launch_shared;
     uint64_t threads; /* of the last launch */
     unsigned char parameters[4096];

@@ -161,6 +161,44 @@ static void test_launches(void **state)
     close_gpu(g);
 }
 
+/* `count` launches, one of which has `differs` for a parameter. */
+static void launch_some(gpu *g, int count, int differs)
+{
+    hy_error err = {0};
+    const gpu_kernel *k = g->calls->kernel(g, "hy_one");
+    for (int i = 0; i < count; i++) {
+        int args[3] = {1, 2, i == 5 ? differs : 0};
+        g->calls->launch(g, k, (const int[3]){i + 1, 1, 1}, 32, 0, args, sizeof args);
+    }
+    check(g->calls->wait(g, &err), &err);
+}
+
+/* A list of launches that comes for the third time is a graph, and another one is not taken for it. */
+static void test_graphs(void **state)
+{
+    (void)state;
+    gpu *g = open_gpu();
+    for (int i = 0; i < 6; i++) launch_some(g, 20, 0);
+    assert_int_equal(fake->launches, 120);
+    assert_int_equal(fake->graph_launches, 4);
+    launch_some(g, 20, 1);
+    launch_some(g, 19, 0);
+    assert_int_equal(fake->launches, 159);
+    assert_int_equal(fake->graph_launches, 4);
+    launch_some(g, 20, 0);
+    assert_int_equal(fake->graph_launches, 5);
+    for (int i = 0; i < 9; i++) launch_some(g, 3, 0); /* too few */
+    assert_int_equal(fake->graphs, 1);
+    for (int i = 0; i < 300; i++) launch_some(g, 20, i / 3); /* more than are remembered */
+    assert_int_equal(fake->launches, 159 + 20 + 27 + 6000);
+    assert_true(fake->graphs <= 32);
+    fake->no_graphs = true;
+    for (int i = 0; i < 5; i++) launch_some(g, 20, 1000);
+    assert_int_equal(fake->launches, 159 + 20 + 27 + 6100);
+    close_gpu(g);
+    assert_int_equal(fake->graphs, 0);
+}
+
 /* The first error stays, and nothing is done from then on. */
 static void test_fault(void **state)
 {
@@ -173,8 +211,9 @@ static void test_fault(void **state)
     g->calls->launch(g, k, (const int[3]){1, 1, 1}, 32, 0, host, 8);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(g->calls->wait(g, &err), HY_FAILED);
-        assert_string_equal(err.message, "a step on the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was "
-                                         "encountered); the last kernel launched was hy_one");
+        assert_string_equal(err.message,
+                            "a step on the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was "
+                            "encountered); the last kernel launched was hy_one");
     }
     fake->fault = 0;
     fake->fault_at_launch = 0;
@@ -198,7 +237,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_memory), cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_launches),        cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_launches),        cmocka_unit_test(test_graphs), cmocka_unit_test(test_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /*
  * The CUDA backend: private to this folder and its tests.
  *
- *     gpu.h, driver.c    a GPU: memory, kernels by name, launches; the driver loaded at run time
+ *     gpu.h, driver.c    a GPU: memory, kernels by name; launches.c: launches, and graphs of them; driver_api.c: the driver
+ *                        loaded at run time
  *     backend.c          ops_cuda: opening and closing, what it refuses
  *     measure.c          memory by arithmetic
  *     weights.c          weights into the GPU's memory

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/driver_api.h"
 #include "backend/cuda/fatbins.h"
+#include "backend/cuda/launches.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -24,7 +25,6 @@ enum {
     SLOTS = 4,
     SLOT_BYTES = 8 << 20,
     KERNEL_BUCKETS = 512, /* more than there are kernels, a power of two */
-    PARAMETER_BYTES = 4096,
 };
 #define SPIN_SECONDS 0.02
 #define WAIT_SECONDS 60.0
@@ -59,7 +59,7 @@ typedef struct driver_gpu {
     int next_slot;
     gpu_kernel *bucket[KERNEL_BUCKETS], *kernels;
     const char *last; /* kernel that was launched last */
-    bool follows;     /* kernels come onto the GPU while the one before ends: follow() of kernel.cuh */
+    launches *launches;
 
     pthread_mutex_t beside_lock;
     cu_stream beside;
@@ -123,6 +123,12 @@ static bool enter(driver_gpu *d)
     return true;
 }
 
+/* What was launched goes to the GPU. With the lock. */
+static void flush(driver_gpu *d)
+{
+    keep_failure(d, launches_run(d->launches), "a launch");
+}
+
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 static bool wait_for(driver_gpu *d, cu_event event)
@@ -150,6 +156,7 @@ static hy_status driver_wait(gpu *g, hy_error *err)
 {
     driver_gpu *d = self(g);
     pthread_mutex_lock(&d->lock);
+    if (enter(d)) flush(d);
     if (enter(d) && keep_failure(d, d->api->event_record(d->done, d->stream), "a step")) wait_for(d, d->done);
     pthread_mutex_unlock(&d->lock);
     pthread_mutex_lock(&d->error_lock);
@@ -237,6 +244,7 @@ static void driver_write(gpu *g, void *device, const void *host, size_t bytes)
     slot *s;
     if (!enter(d)) return;
     pthread_mutex_lock(&d->lock);
+    flush(d);
     for (size_t at = 0, n; at < bytes; at += n) {
         n = piece(bytes - at);
         if (!(s = take_slot(d)) || !send(d, s, d->stream, (uint8_t *)device + at, (const uint8_t *)host + at, n)) break;
@@ -251,6 +259,7 @@ static void driver_read(gpu *g, const void *device, void *host, size_t bytes)
     slot *s;
     if (!enter(d)) return;
     pthread_mutex_lock(&d->lock);
+    flush(d);
     for (size_t at = 0, n; at < bytes; at += n) {
         n = piece(bytes - at);
         if (!(s = take_slot(d)) || !fetch(d, s, d->stream, (const uint8_t *)device + at, (uint8_t *)host + at, n))
@@ -264,6 +273,7 @@ static void driver_copy(gpu *g, void *to, const void *from, size_t bytes)
     driver_gpu *d = self(g);
     if (!enter(d) || bytes == 0) return;
     pthread_mutex_lock(&d->lock);
+    flush(d);
     keep_failure(d, d->api->copy((cu_address)(uintptr_t)to, (cu_address)(uintptr_t)from, bytes, d->stream), "a copy");
     moved(d);
     pthread_mutex_unlock(&d->lock);
@@ -274,6 +284,7 @@ static void driver_fill(gpu *g, void *device, int byte, size_t bytes)
     driver_gpu *d = self(g);
     if (!enter(d) || bytes == 0) return;
     pthread_mutex_lock(&d->lock);
+    flush(d);
     keep_failure(d, d->api->fill((cu_address)(uintptr_t)device, (unsigned char)byte, bytes, d->stream), "a fill");
     moved(d);
     pthread_mutex_unlock(&d->lock);
@@ -354,43 +365,20 @@ static const gpu_kernel *driver_kernel(gpu *g, const char *name)
     return kernel;
 }
 
-/* What a kernel may have of shared memory beyond the usual 48 KiB it has to be allowed. */
-static bool allow_shared(driver_gpu *d, gpu_kernel *kernel, size_t shared)
-{
-    if (shared <= kernel->shared) return true;
-    cu_result r = d->api->function_set(kernel->function, CU_FUNCTION_DYNAMIC_SHARED, (int)shared);
-    if (keep_failure(d, r, "giving a kernel its shared memory")) kernel->shared = shared;
-    return r == CU_OK;
-}
-
 static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, size_t shared,
                           const void *args, size_t bytes)
 {
     driver_gpu *d = self(g);
-    unsigned char copy[PARAMETER_BYTES];
+    gpu_kernel *own = (gpu_kernel *)(uintptr_t)kernel; /* this file's, for others const */
+    hy_error error = {0};
     if (!enter(d)) return;
     pthread_mutex_lock(&d->lock);
     d->last = kernel->name;
-    gpu_kernel *own = (gpu_kernel *)(uintptr_t)kernel; /* this file's, for others const */
-    if (bytes <= sizeof copy && allow_shared(d, own, shared)) {
-        memcpy(copy, args, bytes);
-        void *extra[] = {CU_LAUNCH_BUFFER, copy, CU_LAUNCH_BYTES, &bytes, CU_LAUNCH_END};
-        cu_launch_attribute follows = {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.number = 1};
-        cu_launch_config config = {(unsigned)grid[0],
-                                   (unsigned)grid[1],
-                                   (unsigned)grid[2],
-                                   (unsigned)block,
-                                   1,
-                                   1,
-                                   (unsigned)shared,
-                                   d->stream,
-                                   &follows,
-                                   1};
-        cu_result r = d->follows ? d->api->launch_with(&config, kernel->function, NULL, extra)
-                                 : d->api->launch(kernel->function, config.grid_x, config.grid_y, config.grid_z,
-                                                  config.block_x, 1, 1, config.shared, d->stream, NULL, extra);
-        keep_failure(d, r, "a launch");
+    if (shared > own->shared) { /* beyond the usual 48 KiB it has to be allowed */
+        cu_result r = d->api->function_set(kernel->function, CU_FUNCTION_DYNAMIC_SHARED, (int)shared);
+        if (keep_failure(d, r, "giving a kernel its shared memory")) own->shared = shared;
     }
+    if (launches_add(d->launches, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK) keep(d, &error);
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -416,6 +404,7 @@ static void driver_close(gpu *g)
     if (d->context) {
         if (d->done) driver_wait(g, NULL);
         d->api->context_set(d->context);
+        launches_close(d->launches);
         for (size_t i = 0; i < d->module_count; i++) d->api->module_unload(d->modules[i]);
         for (int i = 0; i < SLOTS; i++) close_slot(d, &d->slot[i]);
         close_slot(d, &d->beside_slot);
@@ -473,14 +462,15 @@ static cu_result open_device(driver_gpu *d)
     if (r == CU_OK) r = api->device_attribute(&d->info.processors, CU_DEVICE_PROCESSORS, d->device);
     if (r == CU_OK) r = api->device_attribute(&shared, CU_DEVICE_SHARED_OPTIN, d->device);
     d->info.shared = (size_t)shared;
-    const char *serial = getenv("HAYATE_CUDA_SERIAL"); /* to tell a fault of a kernel from one of their overlap */
-    d->follows = d->info.major >= 9 && api->launch_with && !(serial && strcmp(serial, "1") == 0);
+    const char *asked = getenv("HAYATE_CUDA_SERIAL"); /* to tell a fault of a kernel from one of their overlap */
+    bool serial = asked && strcmp(asked, "1") == 0;
     if (r == CU_OK) r = api->context_retain(&d->context, d->device);
     if (r == CU_OK) r = api->context_set(d->context);
     if (r == CU_OK) r = api->stream_create(&d->stream, CU_STREAM_NON_BLOCKING);
     if (r == CU_OK) r = api->stream_create(&d->beside, CU_STREAM_NON_BLOCKING);
     if (r == CU_OK) r = api->event_create(&d->done, CU_EVENT_WITHOUT_TIME);
     if (r == CU_OK) r = api->event_create(&d->moved, CU_EVENT_WITHOUT_TIME);
+    if (r == CU_OK) r = launches_open(api, d->stream, d->info.major >= 9 && !serial, !serial, &d->launches);
     for (int i = 0; i < SLOTS && r == CU_OK; i++) r = open_slot(d, &d->slot[i]);
     return r == CU_OK ? open_slot(d, &d->beside_slot) : r;
 }

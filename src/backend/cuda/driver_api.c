@@ -48,8 +48,15 @@ static void load(void)
         {"cuModuleGetFunction", &loaded.module_function},
         {"cuFuncSetAttribute", &loaded.function_set},
         {"cuLaunchKernel", &loaded.launch},
-        {"cuLaunchKernelEx", &loaded.launch_with}, /* the last, which may be missing */
+        {"cuLaunchKernelEx", &loaded.launch_with},
+        {"cuStreamBeginCapture_v2", &loaded.capture_begin},
+        {"cuStreamEndCapture", &loaded.capture_end},
+        {"cuGraphInstantiateWithFlags", &loaded.graph_instantiate},
+        {"cuGraphLaunch", &loaded.graph_launch},
+        {"cuGraphDestroy", &loaded.graph_destroy},
+        {"cuGraphExecDestroy", &loaded.exec_destroy},
     };
+    enum { OPTIONAL = 7 }; /* the last ones */
     size_t count = sizeof functions / sizeof *functions;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* never closed: its threads live on */
     if (!library) {
@@ -59,7 +66,7 @@ static void load(void)
     for (size_t i = 0; i < count; i++) {
         void *function = dlsym(library, functions[i].name);
         memcpy(functions[i].at, &function, sizeof function);
-        if (function || i == count - 1) continue;
+        if (function || i >= count - OPTIONAL) continue;
         error_set(&failure, HY_UNSUPPORTED, "the NVIDIA driver is too old: libcuda.so.1 has no %s", functions[i].name);
         return;
     }

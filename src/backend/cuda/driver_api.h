@@ -18,6 +18,8 @@ typedef struct CUstream_st *cu_stream;
 typedef struct CUevent_st *cu_event;
 typedef struct CUmod_st *cu_module;
 typedef struct CUfunc_st *cu_function;
+typedef struct CUgraph_st *cu_graph;
+typedef struct CUgraphExec_st *cu_graph_exec;
 
 enum {
     CU_OK = 0,
@@ -35,6 +37,7 @@ enum {
     CU_FUNCTION_DYNAMIC_SHARED = 8,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_WITHOUT_TIME = 2,
+    CU_CAPTURE_RELAXED = 2,
 };
 
 /* What cuLaunchKernelEx takes. */
@@ -96,8 +99,14 @@ typedef struct driver_api {
     cu_result (*launch)(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, cu_stream stream, void **parameters,
                         void **extra);
-    /* NULL: drivers before CUDA 11.8. */
+    /* The rest is NULL, one or all, in drivers before CUDA 11.8. */
     cu_result (*launch_with)(const cu_launch_config *config, cu_function function, void **parameters, void **extra);
+    cu_result (*capture_begin)(cu_stream stream, int mode);
+    cu_result (*capture_end)(cu_stream stream, cu_graph *graph);
+    cu_result (*graph_instantiate)(cu_graph_exec *exec, cu_graph graph, unsigned long long flags);
+    cu_result (*graph_launch)(cu_graph_exec exec, cu_stream stream);
+    cu_result (*graph_destroy)(cu_graph graph);
+    cu_result (*exec_destroy)(cu_graph_exec exec);
 } driver_api;
 
 /* Loads libcuda.so.1 once and for all. HY_UNSUPPORTED: it is not there, or too old. */
