@@ -89,13 +89,14 @@ void cuda_attend_in(ops_step *step, int layer)
     bool sparse = m->layer[layer].sparse;
     if (n == 0) return;
     cuda_norm(step, step->x, &l->input_norm, m->hidden, m->norm_eps, false, n, step->normed, NULL);
-    cuda_project(step, &l->q, step->normed, n, NULL, false, CUDA_STORE, step->q, heads);
-    cuda_project(step, &l->k, step->normed, n, NULL, false, CUDA_STORE, step->k, kv);
-    cuda_project(step, &l->v, step->normed, n, NULL, false, CUDA_STORE, step->v, kv);
-    if (sparse) {
-        cuda_project(step, &l->index_q, step->normed, n, NULL, false, CUDA_STORE, step->index_q, index);
-        cuda_project(step, &l->index_k, step->normed, n, NULL, false, CUDA_STORE, step->index_k, m->index_dim);
-    }
+    const cuda_part parts[] = {
+        {&l->q, step->q, heads},
+        {&l->k, step->k, kv},
+        {&l->v, step->v, kv},
+        {&l->index_q, step->index_q, index},
+        {&l->index_k, step->index_k, m->index_dim},
+    };
+    cuda_project_parts(step, parts, sparse ? 5 : 3, step->normed, n, NULL, CUDA_STORE);
     attend_in_args args = {
         .rows = step->device_rows,
         .cache = step->device_cache,
@@ -265,6 +266,16 @@ void cuda_index_select(ops_step *step, int layer)
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
+/* How many tiles the rows are for attend_rows_. */
+static int64_t tiles_of_rows(const ops_step *step)
+{
+    int64_t tiles = 0;
+    for (int32_t t = 0; t < step->rows.count; t++)
+        tiles += t == 0 || step->rows.sequence[t] != step->rows.sequence[t - 1] || step->rows.sequence[t] < 0 ||
+                 step->rows.position[t] % ATTEND_ROWS == 0;
+    return tiles;
+}
+
 /* Rounds of as many blocks of every unit as there is room for. */
 static void attend_apart(ops_step *step, const char *name, attend_args *args, int64_t units, int32_t most,
                          size_t shared)
@@ -314,13 +325,21 @@ void cuda_attend(ops_step *step, int layer)
     int32_t most = most_visible(step);
     if (l->sparse && most > m->index_top) most = m->index_top;
     int64_t units = (int64_t)step->rows.count * m->kv_heads * args.head_tiles;
-    size_t shared = (size_t)attend_shared(m->head_dim);
+    size_t shared = (size_t)attend_shared(m->head_dim, 1);
     char name[64];
     kernel_name("attend", args.cache.main, b->options.read, m->head_dim, name);
     if (units <= few_units(b) && most > 1) {
         attend_apart(step, name, &args, units, most, shared);
         return;
     }
+    int warps = ATTEND_WARPS;
     args.count = args.run = most;
-    cuda_launch(step, name, (int)units, 1, 1, ATTEND_WARPS * CUDA_WARP, shared, &args, sizeof args);
+    /* Tiles of rows, if they are enough for the GPU. */
+    if (m->head_dim == 128 && longest_run(step) > 1 &&
+        tiles_of_rows(step) * m->kv_heads * args.head_tiles > few_units(b)) {
+        kernel_name("attend_rows", args.cache.main, b->options.read, m->head_dim, name);
+        shared = (size_t)attend_shared(m->head_dim, ATTEND_ROWS);
+        warps = ATTEND_ROWS_WARPS;
+    }
+    cuda_launch(step, name, (int)units, 1, 1, warps * CUDA_WARP, shared, &args, sizeof args);
 }

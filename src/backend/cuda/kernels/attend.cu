@@ -11,6 +11,9 @@
  * when there are too few units to fill the GPU, every block as a partial, and kernel attend_fold folds: the same steps, so
  * the same bits.
  *
+ * Rows of one sequence that follow each other share decoded blocks (attend_rows_): the same steps again, with the weights of
+ * four rows side by side.
+ *
  * Bytes of a unit and block: K, V and scales, 18,432 of NVFP4 with 128 dims, that is 9 a product; bound: memory. Tokens
  * that the row does not see have weight 0 and value 0, whatever the cache holds there.
  */
@@ -38,23 +41,23 @@ template <int CHUNKS> DEVICE void load_rows(uint32_t a[4], const quad *tile, int
 
 /* ---- Cached vectors to a tile ------------------------------------------------------------------------------------ */
 
-/* What a lane holds of 32 tokens' vectors: every 32nd piece of 16 bytes. */
-template <int FORMAT, int DIM> struct raw_part {
+/* What a lane holds of a warp's TOKENS tokens' vectors: every 32nd piece of 16 bytes. */
+template <int FORMAT, int DIM, int TOKENS> struct raw_part {
     enum {
         BYTES = cached_bytes<FORMAT>(DIM),      /* of a vector */
         VALUES = 16 * DIM / BYTES,              /* of a piece */
-        PIECES = 32 * BYTES / 16,               /* of 32 tokens */
+        PIECES = TOKENS * BYTES / 16,           /* of all tokens */
         OWN = (PIECES + CUDA_WARP - 1) / CUDA_WARP,
     };
     quad piece[OWN];
     uint32_t scale[is_nvfp4<FORMAT>() ? OWN : 1]; /* of a piece's two groups, the first in the low byte */
 };
 
-/* Tokens [first, first + 32) of a head's K or V. quads: scales lie in quads of tokens. */
-template <int FORMAT, int DIM>
-DEVICE void load_part(raw_part<FORMAT, DIM> &part, const uint8_t *data, const uint8_t *scales, int first, bool quads)
+/* Tokens [first, first + TOKENS) of a head's K or V. quads: scales lie in quads of tokens. */
+template <int FORMAT, int DIM, int TOKENS>
+DEVICE void load_part(raw_part<FORMAT, DIM, TOKENS> &part, const uint8_t *data, const uint8_t *scales, int first, bool quads)
 {
-    typedef raw_part<FORMAT, DIM> raw;
+    typedef raw_part<FORMAT, DIM, TOKENS> raw;
     int lane = threadIdx.x % CUDA_WARP;
     UNROLL for (int i = 0; i < raw::OWN; i++) {
         int p = i * CUDA_WARP + lane;
@@ -73,11 +76,11 @@ DEVICE void load_part(raw_part<FORMAT, DIM> &part, const uint8_t *data, const ui
     }
 }
 
-/* Into the tile's rows [first, first + 32); zeros from row `tokens` on. */
-template <int FORMAT, int DIM>
-DEVICE void store_part(const raw_part<FORMAT, DIM> &part, quad *tile, int first, int tokens)
+/* Into the tile's rows [first, first + TOKENS); zeros from row `tokens` on. */
+template <int FORMAT, int DIM, int TOKENS>
+DEVICE void store_part(const raw_part<FORMAT, DIM, TOKENS> &part, quad *tile, int first, int tokens)
 {
-    typedef raw_part<FORMAT, DIM> raw;
+    typedef raw_part<FORMAT, DIM, TOKENS> raw;
     enum { CHUNK = cached_bytes<FORMAT>(8) / 4 /* words of eight values */ };
     int lane = threadIdx.x % CUDA_WARP;
     UNROLL for (int i = 0; i < raw::OWN; i++) {
@@ -128,35 +131,50 @@ template <int TILES> DEVICE void fold_state(attend_state<TILES> &state, const at
     }
 }
 
-/* Shared memory of a thread block. */
+/* Shared memory of a thread block: a tile, and for each row of the step that shares it its queries, its weights, and its
+ * maxima and sums by warp. */
 template <int DIM> struct attend_memory {
-    quad *tile;    /* [128 tokens][DIM / 8] */
-    quad *query;   /* [16 heads][DIM / 8] */
-    quad *weights; /* [16 heads][128 / 8] */
-    float *maxima, *sums; /* [4 warps][16 heads] */
+    quad *tile; /* [128 tokens][DIM / 8] */
+    quad *rows;
+};
+template <int DIM> struct attend_row {
+    quad *query;          /* [16 heads][DIM / 8] */
+    quad *weights;        /* [16 heads][128 / 8] */
+    float *maxima, *sums; /* [warps], [8 of 16 tokens][16 heads] */
 };
 template <int DIM> DEVICE attend_memory<DIM> open_memory()
 {
     attend_memory<DIM> m;
     m.tile = DYNAMIC(quad);
-    m.query = m.tile + CUDA_BLOCK_TOKENS * (DIM / 8);
-    m.weights = m.query + ATTEND_HEADS * (DIM / 8);
-    m.maxima = (float *)(m.weights + ATTEND_HEADS * (CUDA_BLOCK_TOKENS / 8));
-    m.sums = m.maxima + ATTEND_WARPS * ATTEND_HEADS;
+    m.rows = m.tile + CUDA_BLOCK_TOKENS * (DIM / 8);
     return m;
 }
+template <int DIM> DEVICE attend_row<DIM> row_of(const attend_memory<DIM> &m, int r)
+{
+    enum {
+        QUERY = ATTEND_HEADS * (DIM / 8),
+        WEIGHTS = ATTEND_HEADS * (CUDA_BLOCK_TOKENS / 8),
+        NUMBERS = ATTEND_SUMS * ATTEND_HEADS,
+    };
+    attend_row<DIM> row;
+    row.query = m.rows + r * (QUERY + WEIGHTS + 2 * NUMBERS / 4);
+    row.weights = row.query + QUERY;
+    row.maxima = (float *)(row.weights + WEIGHTS);
+    row.sums = row.maxima + NUMBERS;
+    return row;
+}
 
-/* Scores of this warp's 32 tokens: s[i] has tokens 8i .. 8i+7. */
-template <int DIM> DEVICE void multiply_keys(const attend_memory<DIM> &m, float s[4][4])
+/* Scores of this warp's 8 * PARTS tokens: s[i] has tokens 8i .. 8i+7. */
+template <int DIM, int PARTS> DEVICE void multiply_keys(const quad *tile, const quad *query, float s[PARTS][4])
 {
     int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
-    UNROLL for (int i = 0; i < 4; i++)
+    UNROLL for (int i = 0; i < PARTS; i++)
         UNROLL for (int c = 0; c < 4; c++) s[i][c] = 0;
     UNROLL for (int k = 0; k < DIM / 16; k++) {
         uint32_t q[4], keys[4];
-        load_rows<DIM / 8>(q, m.query, 2 * k);
-        UNROLL for (int i = 0; i < 4; i += 2) {
-            load_matrices(keys, m.tile + place_of<DIM / 8>(32 * warp + 8 * (i + lane / 16) + lane % 8, 2 * k + lane / 8 % 2));
+        load_rows<DIM / 8>(q, query, 2 * k);
+        UNROLL for (int i = 0; i < PARTS; i += 2) {
+            load_matrices(keys, tile + place_of<DIM / 8>(8 * PARTS * warp + 8 * (i + lane / 16) + lane % 8, 2 * k + lane / 8 % 2));
             mma_bf16(s[i], q, keys);
             mma_bf16(s[i + 1], q, keys + 2);
         }
@@ -164,7 +182,7 @@ template <int DIM> DEVICE void multiply_keys(const attend_memory<DIM> &m, float 
 }
 
 /* out [TILES] of this warp's dims over all tokens. */
-template <int DIM, int TILES> DEVICE void multiply_values(const attend_memory<DIM> &m, float out[TILES][4])
+template <int DIM, int TILES> DEVICE void multiply_values(const quad *tile, const quad *from, float out[TILES][4])
 {
     int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, chunk = warp * TILES;
     UNROLL for (int i = 0; i < TILES; i++)
@@ -172,16 +190,16 @@ template <int DIM, int TILES> DEVICE void multiply_values(const attend_memory<DI
     if (chunk >= DIM / 8) return;
     UNROLL for (int k = 0; k < CUDA_BLOCK_TOKENS / 16; k += 2) {
         uint32_t weights[2][4], values[4];
-        load_rows<CUDA_BLOCK_TOKENS / 8>(weights[0], m.weights, 2 * k);
-        load_rows<CUDA_BLOCK_TOKENS / 8>(weights[1], m.weights, 2 * k + 2);
+        load_rows<CUDA_BLOCK_TOKENS / 8>(weights[0], from, 2 * k);
+        load_rows<CUDA_BLOCK_TOKENS / 8>(weights[1], from, 2 * k + 2);
         if constexpr (TILES == 1) {
-            load_transposed(values, m.tile + place_of<DIM / 8>(16 * k + lane, chunk));
+            load_transposed(values, tile + place_of<DIM / 8>(16 * k + lane, chunk));
             mma_bf16(out[0], weights[0], values);
             mma_bf16(out[0], weights[1], values + 2);
         } else {
             UNROLL for (int j = 0; j < 2; j++)
                 UNROLL for (int i = 0; i < TILES; i += 2) {
-                    load_transposed(values, m.tile + place_of<DIM / 8>(16 * (k + j) + lane % 16, chunk + i + lane / 16));
+                    load_transposed(values, tile + place_of<DIM / 8>(16 * (k + j) + lane % 16, chunk + i + lane / 16));
                     mma_bf16(out[i], weights[j], values);
                     mma_bf16(out[i + 1], weights[j], values + 2);
                 }
@@ -189,34 +207,25 @@ template <int DIM, int TILES> DEVICE void multiply_values(const attend_memory<DI
     }
 }
 
-/* The row's largest of all lanes, of rows g and g + 8, left for the other warps. */
-DEVICE void leave_rows(float *to, const float x[2])
+/* Numbers of rows g and g + 8, the same in four lanes, left for the other warps. */
+DEVICE void leave_rows(float *to, int place, const float x[2])
 {
-    int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
+    int lane = threadIdx.x % CUDA_WARP;
     if (lane % 4) return;
-    to[warp * ATTEND_HEADS + lane / 4] = x[0];
-    to[warp * ATTEND_HEADS + lane / 4 + 8] = x[1];
+    to[place * ATTEND_HEADS + lane / 4] = x[0];
+    to[place * ATTEND_HEADS + lane / 4 + 8] = x[1];
 }
 
-/* Of the first `tokens` tokens of a head in the cache. */
-template <int FORMAT, int DIM, int TILES>
-DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, const uint8_t *head, int tokens,
-                         attend_state<TILES> &block)
+/* Scores of one row's first `tokens` tokens, -inf behind them; the warp's maxima are left. */
+template <int DIM, int PARTS>
+DEVICE void score_keys(const attend_args &a, const quad *tile, const attend_row<DIM> &row, int tokens, float s[PARTS][4])
 {
-    int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
-    float s[4][4], most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    {
-        raw_part<FORMAT, DIM> keys;
-        load_part(keys, head, head + a.cache.k_scales, 32 * warp, false);
-        store_part(keys, m.tile, 32 * warp, CUDA_BLOCK_TOKENS);
-    }
-    raw_part<FORMAT, DIM> values;
-    if (is_nvfp4<FORMAT>()) load_part(values, head + a.cache.v_data, head + a.cache.v_scales, 32 * warp, true);
-    WARP_SYNC();
-    multiply_keys<DIM>(m, s);
-    UNROLL for (int i = 0; i < 4; i++)
+    int warp = threadIdx.x / CUDA_WARP, t = threadIdx.x % 4;
+    float most[2] = {-INFINITY, -INFINITY};
+    multiply_keys<DIM, PARTS>(tile, row.query, s);
+    UNROLL for (int i = 0; i < PARTS; i++)
         UNROLL for (int c = 0; c < 4; c++) {
-            bool seen = 32 * warp + 8 * i + 2 * t + c % 2 < tokens;
+            bool seen = 8 * (PARTS * warp + i) + 2 * t + c % 2 < tokens;
             s[i][c] = seen ? s[i][c] * a.scale : -INFINITY;
             most[c / 2] = fmaxf(most[c / 2], s[i][c]);
         }
@@ -224,38 +233,98 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
         most[r] = fmaxf(most[r], lane_xor(most[r], 1));
         most[r] = fmaxf(most[r], lane_xor(most[r], 2));
     }
-    leave_rows(m.maxima, most);
-    WARP_SYNC(); /* keys have been read */
-    if (!is_nvfp4<FORMAT>()) load_part(values, head + a.cache.v_data, head + a.cache.v_scales, 32 * warp, true);
-    store_part(values, m.tile, 32 * warp, tokens);
-    BLOCK_SYNC();
+    leave_rows(row.maxima, warp, most);
+}
 
+/* Behind a barrier: weights of this warp's tokens, and their sums by 16 tokens; maximum: the block's. */
+template <int DIM, int PARTS>
+DEVICE void weigh(const attend_row<DIM> &row, int tokens, const float s[PARTS][4], float maximum[2])
+{
+    int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+    enum { WARPS = CUDA_BLOCK_TOKENS / 8 / PARTS };
     UNROLL for (int r = 0; r < 2; r++) {
-        UNROLL for (int w = 0; w < ATTEND_WARPS; w++) {
-            float other = m.maxima[w * ATTEND_HEADS + g + 8 * r];
-            most[r] = w ? fmaxf(most[r], other) : other;
-        }
-        block.maximum[r] = most[r];
-        UNROLL for (int i = 0; i < 4; i++) {
-            float p[2];
-            UNROLL for (int c = 0; c < 2; c++) {
-                bool seen = 32 * warp + 8 * i + 2 * t + c < tokens;
-                p[c] = seen ? exp2f(s[i][2 * r + c] - most[r]) : 0;
-                sum[r] += p[c];
+        maximum[r] = row.maxima[g + 8 * r];
+        UNROLL for (int w = 1; w < WARPS; w++)
+            maximum[r] = fmaxf(maximum[r], row.maxima[w * ATTEND_HEADS + g + 8 * r]);
+    }
+    UNROLL for (int half = 0; half < PARTS / 2; half++) {
+        float sum[2] = {0, 0};
+        UNROLL for (int r = 0; r < 2; r++) {
+            UNROLL for (int i = 2 * half; i < 2 * half + 2; i++) {
+                float p[2];
+                UNROLL for (int c = 0; c < 2; c++) {
+                    bool seen = 8 * (PARTS * warp + i) + 2 * t + c < tokens;
+                    p[c] = seen ? exp2f(s[i][2 * r + c] - maximum[r]) : 0;
+                    sum[r] += p[c];
+                }
+                uint32_t *to = (uint32_t *)(row.weights + place_of<CUDA_BLOCK_TOKENS / 8>(g + 8 * r, PARTS * warp + i));
+                to[t] = bf16_pair(p[0], p[1]);
             }
-            uint32_t *to = (uint32_t *)(m.weights + place_of<CUDA_BLOCK_TOKENS / 8>(g + 8 * r, 4 * warp + i));
-            to[t] = bf16_pair(p[0], p[1]);
+            sum[r] += lane_xor(sum[r], 1);
+            sum[r] += lane_xor(sum[r], 2);
         }
-        sum[r] += lane_xor(sum[r], 1);
-        sum[r] += lane_xor(sum[r], 2);
+        leave_rows(row.sums, PARTS / 2 * warp + half, sum);
     }
-    leave_rows(m.sums, sum);
-    BLOCK_SYNC();
+}
+
+/* Behind another: what the block gave the row. */
+template <int DIM, int TILES>
+DEVICE void close_block(const quad *tile, const attend_row<DIM> &row, const float maximum[2], attend_state<TILES> &block)
+{
+    int g = threadIdx.x % CUDA_WARP / 4;
     UNROLL for (int r = 0; r < 2; r++) {
+        block.maximum[r] = maximum[r];
         block.sum[r] = 0;
-        UNROLL for (int w = 0; w < ATTEND_WARPS; w++) block.sum[r] += m.sums[w * ATTEND_HEADS + g + 8 * r];
+        UNROLL for (int n = 0; n < ATTEND_SUMS; n++) block.sum[r] += row.sums[n * ATTEND_HEADS + g + 8 * r];
     }
-    multiply_values<DIM, TILES>(m, block.out);
+    multiply_values<DIM, TILES>(tile, row.weights, block.out);
+}
+
+/* Row r sees the first tokens[r] tokens of a head in the cache, none where it does not take the block. `each` gets what
+ * the block gave each row that takes it. */
+template <int FORMAT, int DIM, int TILES, int WARPS, int ROWS, typename take>
+DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, const uint8_t *head, const int tokens[ROWS],
+                         const take &each)
+{
+    enum { TOKENS = CUDA_BLOCK_TOKENS / WARPS, PARTS = TOKENS / 8 };
+    int first = TOKENS * (int)(threadIdx.x / CUDA_WARP), most = 0;
+    float s[ROWS][PARTS][4], maximum[ROWS][2];
+    const uint8_t *data = head + a.cache.v_data, *scales = head + a.cache.v_scales;
+    bool alike = true; /* all see the same tokens */
+    UNROLL for (int r = 0; r < ROWS; r++) most = max(most, tokens[r]);
+    UNROLL for (int r = 0; r < ROWS; r++) alike = alike && (tokens[r] == 0 || tokens[r] == most);
+    {
+        raw_part<FORMAT, DIM, TOKENS> keys;
+        load_part(keys, head, head + a.cache.k_scales, first, false);
+        store_part(keys, m.tile, first, CUDA_BLOCK_TOKENS);
+    }
+    {
+        raw_part<FORMAT, DIM, TOKENS> values;
+        if (is_nvfp4<FORMAT>()) load_part(values, data, scales, first, true);
+        WARP_SYNC();
+        UNROLL for (int r = 0; r < ROWS; r++)
+            if (ROWS == 1 || tokens[r] > 0) score_keys<DIM, PARTS>(a, m.tile, row_of(m, r), tokens[r], s[r]);
+        WARP_SYNC(); /* keys have been read */
+        if (!is_nvfp4<FORMAT>()) load_part(values, data, scales, first, true);
+        store_part(values, m.tile, first, most);
+    }
+    BLOCK_SYNC();
+    UNROLL for (int r = 0; r < ROWS; r++)
+        if (ROWS == 1 || tokens[r] > 0) weigh<DIM, PARTS>(row_of(m, r), tokens[r], s[r], maximum[r]);
+    BLOCK_SYNC();
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        if (ROWS > 1 && tokens[r] == 0) continue;
+        if (ROWS > 1 && !alike) { /* a value that is no number must not reach a row that does not see it */
+            BLOCK_SYNC();
+            raw_part<FORMAT, DIM, TOKENS> values;
+            load_part(values, data, scales, first, true);
+            store_part(values, m.tile, first, tokens[r]);
+            BLOCK_SYNC();
+        }
+        attend_state<TILES> block;
+        close_block<DIM, TILES>(m.tile, row_of(m, r), maximum[r], block);
+        each(r, block);
+    }
 }
 
 /* ---- A unit ------------------------------------------------------------------------------------------------------ */
@@ -294,7 +363,7 @@ DEVICE int list_length(const attend_args &a, const attend_unit &u, const int32_t
 /* The unit's queries as bf16, in the order of the cache's format; zeros for heads that it does not have. */
 template <int FORMAT, int DIM> DEVICE void load_queries(const attend_args &a, const attend_unit &u, quad *query)
 {
-    for (int i = threadIdx.x; i < ATTEND_HEADS * (DIM / 8); i += ATTEND_WARPS * CUDA_WARP) {
+    for (int i = threadIdx.x; i < ATTEND_HEADS * (DIM / 8); i += blockDim.x) {
         int h = i / (DIM / 8), chunk = i % (DIM / 8);
         quad out = {{0, 0, 0, 0}};
         if (h < u.heads) {
@@ -338,6 +407,32 @@ DEVICE void store_partial(float *to, const attend_state<TILES> &block)
         }
 }
 
+template <int FORMAT, int DIM, int TILES>
+DEVICE void store_row(const attend_args &a, const attend_unit &u, const attend_state<TILES> &state)
+{
+    UNROLL for (int i = 0; i < TILES; i++)
+        UNROLL for (int c = 0; c < 4; c++) {
+            int h, d;
+            output_place<FORMAT, TILES>(i, c, &h, &d);
+            if (d >= DIM || h >= u.heads) continue;
+            float x = state.out[i][c] / state.sum[c / 2] * (cached_undo<FORMAT>() * a.value_scale);
+            store_output(a, ((int64_t)u.row * a.heads + u.head + h) * DIM + d, u.sequence < 0 ? 0 : x);
+        }
+}
+
+/* Logical block b of a unit's KV head. */
+DEVICE const uint8_t *head_of(const attend_args &a, const attend_unit &u, int b)
+{
+    int64_t block = a.rows.block_table[(int64_t)u.sequence * a.rows.block_table_stride + b];
+    return a.cache.base + block * a.cache.row_bytes + a.layer_offset + u.group * a.cache.head_bytes;
+}
+/* How many of its tokens the row at `position` sees. */
+DEVICE int tokens_of(int position, int b)
+{
+    return min(position + 1 - b * CUDA_BLOCK_TOKENS, (int)CUDA_BLOCK_TOKENS);
+}
+
+/* One row: a run of its blocks, folded or left as partials. */
 template <int FORMAT, int DIM> DEVICE void attend_blocks(const attend_args &a)
 {
     enum { TILES = DIM >= 64 ? DIM / 8 / ATTEND_WARPS : 1 };
@@ -348,29 +443,59 @@ template <int FORMAT, int DIM> DEVICE void attend_blocks(const attend_args &a)
     end = min(end, length - a.first);
     if (a.partials && begin >= end) return;
     attend_state<TILES> state = {};
-    if (begin < end) load_queries<FORMAT, DIM>(a, u, m.query);
+    if (begin < end) load_queries<FORMAT, DIM>(a, u, row_of(m, 0).query);
     for (int i = begin; i < end; i++) {
-        int b = list ? list[a.first + i] : a.first + i;
-        int64_t block = a.rows.block_table[(int64_t)u.sequence * a.rows.block_table_stride + b];
-        const uint8_t *head = a.cache.base + block * a.cache.row_bytes + a.layer_offset + u.group * a.cache.head_bytes;
-        int tokens = min(u.position + 1 - b * CUDA_BLOCK_TOKENS, (int)CUDA_BLOCK_TOKENS);
-        attend_state<TILES> one;
+        int b = list ? list[a.first + i] : a.first + i, tokens[1] = {tokens_of(u.position, b)};
         BLOCK_SYNC(); /* queries are there; values of the block before have been read */
-        attend_block<FORMAT, DIM, TILES>(a, m, head, tokens, one);
-        if (a.partials)
-            store_partial<FORMAT, DIM, TILES>(a.partials + ((int64_t)blockIdx.x * a.count + i) * a.partial, one);
-        else
-            fold_state(state, one, i == begin);
+        attend_block<FORMAT, DIM, TILES, ATTEND_WARPS, 1>(a, m, head_of(a, u, b), tokens, [&](int, const attend_state<TILES> &block) {
+            if (a.partials)
+                store_partial<FORMAT, DIM, TILES>(a.partials + ((int64_t)blockIdx.x * a.count + i) * a.partial, block);
+            else
+                fold_state(state, block, i == begin);
+        });
     }
-    if (a.partials) return;
-    UNROLL for (int i = 0; i < TILES; i++)
-        UNROLL for (int c = 0; c < 4; c++) {
-            int h, d;
-            output_place<FORMAT, TILES>(i, c, &h, &d);
-            if (d >= DIM || h >= u.heads) continue;
-            float x = state.out[i][c] / state.sum[c / 2] * (cached_undo<FORMAT>() * a.value_scale);
-            store_output(a, ((int64_t)u.row * a.heads + u.head + h) * DIM + d, u.sequence < 0 ? 0 : x);
+    if (!a.partials) store_row<FORMAT, DIM, TILES>(a, u, state);
+}
+
+/* Rows of one sequence between two multiples of ROWS: every block that one of them takes is decoded once. The first row's
+ * thread block does it. */
+template <int FORMAT, int DIM, int ROWS> DEVICE void attend_rows(const attend_args &a)
+{
+    enum { TILES = DIM / 8 / ATTEND_ROWS_WARPS };
+    attend_memory<DIM> m = open_memory<DIM>();
+    attend_unit u = unit_of(a, blockIdx.x);
+    if (u.sequence >= 0 && u.row > 0 && a.rows.sequence[u.row - 1] == u.sequence && u.position % ROWS) return;
+    attend_state<TILES> state[ROWS] = {};
+    const int32_t *list[ROWS];
+    int length[ROWS], next[ROWS]; /* of each list, and how many blocks of it have been taken */
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        attend_unit other = u;
+        other.row += r, other.position += r;
+        bool there = u.sequence >= 0 && u.position % ROWS + r < ROWS && other.row < a.rows.count &&
+                     a.rows.sequence[other.row] == u.sequence;
+        next[r] = 0;
+        length[r] = there ? list_length(a, other, &list[r]) : -1;
+        if (length[r] > 0) load_queries<FORMAT, DIM>(a, other, row_of(m, r).query);
+    }
+    for (;;) {
+        int b = INT32_MAX, own[ROWS], tokens[ROWS];
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            own[r] = next[r] >= length[r] ? INT32_MAX : list[r] ? list[r][next[r]] : next[r];
+            b = min(b, own[r]);
         }
+        if (b == INT32_MAX) break;
+        UNROLL for (int r = 0; r < ROWS; r++) tokens[r] = own[r] == b ? tokens_of(u.position + r, b) : 0;
+        BLOCK_SYNC(); /* queries are there; values of the block before have been read */
+        attend_block<FORMAT, DIM, TILES, ATTEND_ROWS_WARPS, ROWS>(a, m, head_of(a, u, b), tokens, [&](int r, const attend_state<TILES> &block) {
+            fold_state(state[r], block, next[r] == 0);
+        });
+        UNROLL for (int r = 0; r < ROWS; r++) next[r] += own[r] == b;
+    }
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        attend_unit other = u;
+        other.row += r;
+        if (length[r] >= 0 || (r == 0 && u.sequence < 0)) store_row<FORMAT, DIM, TILES>(a, other, state[r]);
+    }
 }
 
 /* Partials of a unit in ascending order, and what was folded before; grid: units, 16 heads; a thread a dim. */
@@ -414,7 +539,11 @@ template <int FORMAT> DEVICE void fold_partials(const attend_args &a)
     KERNEL(attend_##name##_16, attend_args) { attend_blocks<FORMAT, 16>(a); }                                          \
     KERNEL(attend_##name##_32, attend_args) { attend_blocks<FORMAT, 32>(a); }                                          \
     KERNEL(attend_##name##_64, attend_args) { attend_blocks<FORMAT, 64>(a); }                                          \
-    KERNEL_OF(attend_##name##_128, attend_args, ATTEND_WARPS *CUDA_WARP, BLOCKS) { attend_blocks<FORMAT, 128>(a); }
+    KERNEL_OF(attend_##name##_128, attend_args, ATTEND_WARPS *CUDA_WARP, BLOCKS) { attend_blocks<FORMAT, 128>(a); } \
+    KERNEL_OF(attend_rows_##name##_128, attend_args, ATTEND_ROWS_WARPS *CUDA_WARP, 2)                                       \
+    {                                                                                                                  \
+        attend_rows<FORMAT, 128, ATTEND_ROWS>(a);                                                                      \
+    }
 
 ATTEND_KERNELS(bf16, KERNEL_CACHE_BF16, 3)
 ATTEND_KERNELS(fp8, KERNEL_CACHE_FP8, 3)

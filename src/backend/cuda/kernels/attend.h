@@ -7,6 +7,9 @@
 enum {
     ATTEND_WARPS = 4,
     ATTEND_HEADS = 16, /* query heads that share a block: rows of one MMA tile */
+    ATTEND_SUMS = 8,   /* sums of weights by 16 tokens */
+    ATTEND_ROWS_WARPS = 8,
+    ATTEND_ROWS = 4,   /* rows of the step that share a decoded block in attend_rows_ */
     ATTEND_NVFP4 = 1024, /* what decoded NVFP4 is short of, see cache.cuh; `scale` has it */
 };
 
@@ -26,15 +29,15 @@ typedef struct attend_args {
     float scale;       /* log2(e) / sqrt(head_dim), the scale of an fp8 cache in it */
     float value_scale; /* of an fp8 cache */
     int32_t first, count; /* blocks [first, first + count) of each list */
-    int32_t run;          /* of them a thread block takes; grid: units, count / run */
+    int32_t run;          /* of them a thread block takes; grid: units, count / run. attend_rows_ takes all: first is 0 */
     int32_t last;         /* the lists end in this span */
 } attend_args;
 
-/* Bytes of dynamic shared memory, and floats of a partial. */
-static inline int32_t attend_shared(int32_t dim)
+/* Bytes of dynamic shared memory for so many rows, and floats of a partial. */
+static inline int32_t attend_shared(int32_t dim, int32_t rows)
 {
-    return (CUDA_BLOCK_TOKENS * dim + ATTEND_HEADS * dim + ATTEND_HEADS * CUDA_BLOCK_TOKENS) * 2 +
-           2 * ATTEND_WARPS * ATTEND_HEADS * 4;
+    int32_t row = (ATTEND_HEADS * dim + ATTEND_HEADS * CUDA_BLOCK_TOKENS) * 2 + 2 * ATTEND_SUMS * ATTEND_HEADS * 4;
+    return CUDA_BLOCK_TOKENS * dim * 2 + rows * row;
 }
 static inline int64_t attend_partial(int32_t dim)
 {
