@@ -156,8 +156,8 @@ static piece piece_at(const ops_step *step, const cuda_layer *l, int32_t first)
     p.quantised = step->backend->options.activation == MOE_ACTIVATION_NVFP4;
     p.few = p.tensor && members <= EXPERTS_FEW;
     p.eights = p.few || p.count <= 8 || expected <= 3 ? 1 : expected <= 10 ? 2 : expected <= 24 ? 4 : 8;
-    int32_t tiles = (p.count + 8 * p.eights - 1) / (8 * p.eights);
-    p.turns = tiles < 4 ? tiles : 4;
+    int32_t turns = 2 * expected / (8 * p.eights) + 1; /* most experts have fewer than twice the expected rows */
+    p.turns = p.few ? 1 : turns < 4 ? turns : 4;
     return p;
 }
 

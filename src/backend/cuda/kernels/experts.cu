@@ -345,6 +345,18 @@ DEVICE void experts_sources(const experts_lists &lists, int32_t expert, int32_t 
     }
 }
 
+/* z of 8 * EIGHTS rows from `first` on. */
+template <int EIGHTS>
+DEVICE void experts_glu_rows(const experts_glu_args &a, const experts_tiles<2> &w, quad *ring, int32_t expert, int32_t first,
+                             int32_t out, int lane)
+{
+    const uint16_t *source[EIGHTS];
+    float d[2][EIGHTS][4];
+    experts_sources<EIGHTS>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
+    experts_sums<2, EIGHTS>(w, ring, source, lane, d);
+    UNROLL for (int n = 0; n < EIGHTS; n++) experts_finish_glu(a, expert, first + 8 * n, out, d[0][n], d[1][n], lane);
+}
+
 template <int EIGHTS> DEVICE void experts_glu(const experts_glu_args &a)
 {
     int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
@@ -354,13 +366,12 @@ template <int EIGHTS> DEVICE void experts_glu(const experts_glu_args &a)
     experts_tiles<2> w = {{experts_data(a.gate, expert, out), experts_data(a.up, expert, out)},
                           {experts_scales(a.gate, expert, out), experts_scales(a.up, expert, out)},
                           a.gate.first.cols};
-    for (int32_t first = blockIdx.z * 8 * EIGHTS; first < a.lists.count[expert]; first += gridDim.z * 8 * EIGHTS) {
-        const uint16_t *source[EIGHTS];
-        float d[2][EIGHTS][4];
-        experts_sources<EIGHTS>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
-        experts_sums<2, EIGHTS>(w, ring, source, lane, d);
-        UNROLL for (int n = 0; n < EIGHTS; n++) experts_finish_glu(a, expert, first + 8 * n, out, d[0][n], d[1][n], lane);
-    }
+    int32_t count = a.lists.count[expert];
+    for (int32_t first = blockIdx.z * 8 * EIGHTS; first < count; first += gridDim.z * 8 * EIGHTS)
+        if (count - first <= 4 * EIGHTS)
+            experts_glu_rows<EIGHTS / 2>(a, w, ring, expert, first, out, lane);
+        else
+            experts_glu_rows<EIGHTS>(a, w, ring, expert, first, out, lane);
 }
 
 KERNEL(experts_glu_2, experts_glu_args) { experts_glu<2>(a); }
@@ -396,34 +407,44 @@ KERNEL(experts_glu_1, experts_glu_args)
 
 /* ---- Down -------------------------------------------------------------------------------------------------------- */
 
+/* y of 8 * EIGHTS rows from `first` on. */
+template <int EIGHTS>
+DEVICE void experts_down_rows(const experts_down_args &a, const experts_tiles<2> &w, quad *ring, int32_t expert,
+                              int32_t first, int32_t out, int lane)
+{
+    int g = lane / 4, t = lane % 4;
+    int32_t count = a.lists.count[expert];
+    const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
+    float factor = a.down.factors[expert];
+    const uint16_t *source[EIGHTS];
+    float d[2][EIGHTS][4];
+    experts_sources<EIGHTS>(a.lists, expert, first, a.z, w.cols, 1, g, source);
+    experts_sums<2, EIGHTS>(w, ring, source, lane, d);
+    UNROLL for (int n = 0; n < EIGHTS; n++)
+        UNROLL for (int i = 0; i < 2; i++) {
+            int32_t m = first + 8 * n + 2 * t + i;
+            if (m >= count) continue;
+            float *y = a.y + (int64_t)members[m] * a.down.first.rows + out + g;
+            UNROLL for (int part = 0; part < 4; part++)
+                y[8 * part] = d[part / 2][n][part % 2 * 2 + i] * NVFP4_SHIFT * factor * a.factor;
+        }
+}
+
 template <int EIGHTS> DEVICE void experts_down(const experts_down_args &a)
 {
     int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP, warps = blockDim.x / CUDA_WARP;
-    int g = lane / 4, t = lane % 4;
     int32_t expert = experts_nth(a.lists, blockIdx.y, lane), out = (blockIdx.x * warps + warp) * 2 * EXPERTS_TILE;
-    int32_t hidden = a.down.first.rows;
-    if (expert < 0 || out >= hidden) return;
+    if (expert < 0 || out >= a.down.first.rows) return;
     quad *ring = DYNAMIC(quad) + warp * EXPERTS_STAGES * experts_stage<2>::QUADS;
     experts_tiles<2> w = {{experts_data(a.down, expert, out), experts_data(a.down, expert, out + EXPERTS_TILE)},
                           {experts_scales(a.down, expert, out), experts_scales(a.down, expert, out + EXPERTS_TILE)},
                           a.down.first.cols};
-    float factor = a.down.factors[expert];
     int32_t count = a.lists.count[expert];
-    const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
-    for (int32_t first = blockIdx.z * 8 * EIGHTS; first < count; first += gridDim.z * 8 * EIGHTS) {
-        const uint16_t *source[EIGHTS];
-        float d[2][EIGHTS][4];
-        experts_sources<EIGHTS>(a.lists, expert, first, a.z, w.cols, 1, g, source);
-        experts_sums<2, EIGHTS>(w, ring, source, lane, d);
-        UNROLL for (int n = 0; n < EIGHTS; n++)
-            UNROLL for (int i = 0; i < 2; i++) {
-                int32_t m = first + 8 * n + 2 * t + i;
-                if (m >= count) continue;
-                float *y = a.y + (int64_t)members[m] * hidden + out + g;
-                UNROLL for (int part = 0; part < 4; part++)
-                    y[8 * part] = d[part / 2][n][part % 2 * 2 + i] * NVFP4_SHIFT * factor * a.factor;
-            }
-    }
+    for (int32_t first = blockIdx.z * 8 * EIGHTS; first < count; first += gridDim.z * 8 * EIGHTS)
+        if (count - first <= 4 * EIGHTS)
+            experts_down_rows<EIGHTS / 2>(a, w, ring, expert, first, out, lane);
+        else
+            experts_down_rows<EIGHTS>(a, w, ring, expert, first, out, lane);
 }
 
 KERNEL(experts_down_2, experts_down_args) { experts_down<2>(a); }
