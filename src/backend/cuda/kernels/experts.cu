@@ -225,44 +225,62 @@ DEVICE void experts_units(uint32_t scales, uint32_t unit[2])
     unit[1] = both >> 16 | (both & 0xFFFF0000u);
 }
 
-/* d [tile][rows of eight] += the stage's weights times inputs; source: the lane's row of each eight. */
+/* Where a lane's inputs are: row source[n] elements behind `in` for each eight rows. */
+template <int EIGHTS> struct experts_inputs {
+    const uint16_t *in;
+    uint32_t row[EIGHTS];
+};
+
+/* d [tile][rows of eight] += weights of half a stage times inputs. */
 template <int TILES, int EIGHTS>
-DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, const uint16_t *const source[EIGHTS], int lane,
-                             float d[TILES][EIGHTS][4])
+DEVICE void experts_multiply_half(int32_t cols, int32_t chunk, int half, const quad *stage,
+                                  const experts_inputs<EIGHTS> &source, int lane, float d[TILES][EIGHTS][4])
 {
     int g = lane / 4, t = lane % 4;
-    const uint16_t *scales = (const uint16_t *)(stage + experts_stage<TILES>::SCALES) + t * 16 + g;
-    UNROLL for (int half = 0; half < 2; half++) {
-        int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
-        if (k >= cols) k = 0; /* the weights are zero there */
-        quad codes[TILES][2];
-        uint32_t unit[TILES][2][2]; /* of the lane's two groups */
-        UNROLL for (int tile = 0; tile < TILES; tile++)
+    const uint16_t *scales = (const uint16_t *)(stage + experts_stage<TILES>::SCALES) + half * 64 + t * 16 + g;
+    int32_t k = chunk * EXPERTS_CHUNK + half * 128 + t * 32;
+    const uint16_t *in = source.in + (k < cols ? k : 0); /* the weights are zero there */
+    quad codes[TILES][2];
+    uint32_t unit[TILES][2][2]; /* of the lane's two groups */
+    UNROLL for (int tile = 0; tile < TILES; tile++)
+        UNROLL for (int upper = 0; upper < 2; upper++) {
+            codes[tile][upper] = stage[((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane];
+            experts_units(scales[tile * 128 + upper * 8], unit[tile][upper]);
+        }
+    UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
+        quad x[EIGHTS];
+        UNROLL for (int n = 0; n < EIGHTS; n++) x[n] = *(const quad *)(in + source.row[n] + 8 * i);
+        UNROLL for (int tile = 0; tile < TILES; tile++) {
+            uint32_t p[2][4];
             UNROLL for (int upper = 0; upper < 2; upper++) {
-                codes[tile][upper] = stage[((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane];
-                experts_units(scales[tile * 128 + half * 64 + upper * 8], unit[tile][upper]);
+                experts_pairs(codes[tile][upper].w[i], p[upper]);
+                UNROLL for (int j = 0; j < 4; j++) p[upper][j] = multiply_pairs(p[upper][j], unit[tile][upper][i / 2]);
             }
-        UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
-            quad x[EIGHTS];
-            UNROLL for (int n = 0; n < EIGHTS; n++) x[n] = *(const quad *)(source[n] + k + 8 * i);
-            UNROLL for (int tile = 0; tile < TILES; tile++) {
-                uint32_t p[2][4];
-                UNROLL for (int upper = 0; upper < 2; upper++) {
-                    experts_pairs(codes[tile][upper].w[i], p[upper]);
-                    UNROLL for (int j = 0; j < 4; j++) p[upper][j] = multiply_pairs(p[upper][j], unit[tile][upper][i / 2]);
-                }
-                UNROLL for (int j = 0; j < 4; j += 2) {
-                    uint32_t weights[4] = {p[0][j], p[1][j], p[0][j + 1], p[1][j + 1]};
-                    UNROLL for (int n = 0; n < EIGHTS; n++) mma_bf16(d[tile][n], weights, &x[n].w[j]);
-                }
+            UNROLL for (int j = 0; j < 4; j += 2) {
+                uint32_t weights[4] = {p[0][j], p[1][j], p[0][j + 1], p[1][j + 1]};
+                UNROLL for (int n = 0; n < EIGHTS; n++) mma_bf16(d[tile][n], weights, &x[n].w[j]);
             }
         }
     }
 }
 
+/* The whole stage. */
+template <int TILES, int EIGHTS>
+DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, const experts_inputs<EIGHTS> &source, int lane,
+                             float d[TILES][EIGHTS][4])
+{
+    if (EIGHTS < 8) {
+        UNROLL for (int half = 0; half < 2; half++)
+            experts_multiply_half<TILES, EIGHTS>(cols, chunk, half, stage, source, lane, d);
+    } else { /* registers are short */
+        _Pragma("unroll 1") for (int half = 0; half < 2; half++)
+            experts_multiply_half<TILES, EIGHTS>(cols, chunk, half, stage, source, lane, d);
+    }
+}
+
 /* The sums over all inputs, which NVFP4_SHIFT is to be multiplied with. */
 template <int TILES, int EIGHTS>
-DEVICE void experts_sums(const experts_tiles<TILES> &w, quad *ring, const uint16_t *const source[EIGHTS], int lane,
+DEVICE void experts_sums(const experts_tiles<TILES> &w, quad *ring, const experts_inputs<EIGHTS> &source, int lane,
                          float d[TILES][EIGHTS][4])
 {
     enum { QUADS = experts_stage<TILES>::QUADS };
@@ -334,14 +352,15 @@ DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_
  * into columns that nobody looks at. */
 template <int EIGHTS>
 DEVICE void experts_sources(const experts_lists &lists, int32_t expert, int32_t first, const uint16_t *in, int32_t cols,
-                            int32_t members_of_row, int g, const uint16_t *source[EIGHTS])
+                            int32_t members_of_row, int g, experts_inputs<EIGHTS> &source)
 {
+    source.in = in;
     int32_t count = lists.count[expert];
     const int32_t *members = lists.members + (int64_t)expert * lists.capacity;
     UNROLL for (int n = 0; n < EIGHTS; n++) {
         int32_t m = first + 8 * n + g;
         if (m >= count) m = count - 1;
-        source[n] = in + (int64_t)(members[m] / members_of_row) * cols;
+        source.row[n] = (uint32_t)(members[m] / members_of_row) * (uint32_t)cols;
     }
 }
 
@@ -350,7 +369,7 @@ template <int EIGHTS>
 DEVICE void experts_glu_rows(const experts_glu_args &a, const experts_tiles<2> &w, quad *ring, int32_t expert, int32_t first,
                              int32_t out, int lane)
 {
-    const uint16_t *source[EIGHTS];
+    experts_inputs<EIGHTS> source;
     float d[2][EIGHTS][4];
     experts_sources<EIGHTS>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
     experts_sums<2, EIGHTS>(w, ring, source, lane, d);
@@ -389,7 +408,7 @@ KERNEL(experts_glu_1, experts_glu_args)
     const experts_weight &of = warp == 0 ? a.gate : a.up;
     experts_tiles<1> w = {{experts_data(of, expert, out)}, {experts_scales(of, expert, out)}, of.first.cols};
     for (int32_t first = blockIdx.z * 8; first < a.lists.count[expert]; first += gridDim.z * 8) {
-        const uint16_t *source[1];
+        experts_inputs<1> source;
         float d[1][1][4];
         experts_sources<1>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
         experts_sums<1, 1>(w, ring, source, lane, d);
@@ -416,7 +435,7 @@ DEVICE void experts_down_rows(const experts_down_args &a, const experts_tiles<2>
     int32_t count = a.lists.count[expert];
     const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
     float factor = a.down.factors[expert];
-    const uint16_t *source[EIGHTS];
+    experts_inputs<EIGHTS> source;
     float d[2][EIGHTS][4];
     experts_sources<EIGHTS>(a.lists, expert, first, a.z, w.cols, 1, g, source);
     experts_sums<2, EIGHTS>(w, ring, source, lane, d);
@@ -468,7 +487,7 @@ KERNEL(experts_down_few, experts_down_args)
         int32_t count = a.lists.count[expert];
         const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
         for (int32_t first = 0; first < count; first += 8) {
-            const uint16_t *source[1];
+            experts_inputs<1> source;
             float d[1][1][4];
             experts_sources<1>(a.lists, expert, first, a.z, w.cols, 1, g, source);
             experts_sums<1, 1>(w, ring, source, lane, d);
