@@ -348,16 +348,15 @@ DEVICE attend_unit unit_of(const attend_args &a, int64_t number)
     return u;
 }
 
-/* How many blocks the unit's list has. */
+/* How many blocks the unit's list has; whole warps ask. */
 DEVICE int list_length(const attend_args &a, const attend_unit &u, const int32_t **list)
 {
     *list = nullptr;
     if (u.sequence < 0) return 0;
     if (!a.blocks) return u.position / CUDA_BLOCK_TOKENS + 1;
     *list = a.blocks + ((int64_t)u.row * a.index_heads + u.group) * a.index_top;
-    int n = 0;
-    while (n < a.index_top && (*list)[n] >= 0) n++;
-    return n;
+    int lane = threadIdx.x % CUDA_WARP;
+    return count_bits(lane_ballot(lane < a.index_top && (*list)[lane] >= 0)); /* index_top is at most 32 */
 }
 
 /* The unit's queries as bf16, in the order of the cache's format; zeros for heads that it does not have. */
@@ -511,17 +510,27 @@ template <int FORMAT> DEVICE void fold_partials(const attend_args &a)
     float *state = a.partials + (units * a.count + blockIdx.x) * size;
     float maximum = 0, sum = 0, out = 0;
     if (a.first > 0) maximum = state[h], sum = state[ATTEND_HEADS + h], out = state[2 * ATTEND_HEADS + h * dim + d];
-    for (int i = 0; i < count; i++, from += size) {
-        float block_maximum = from[h], block_sum = from[ATTEND_HEADS + h], block_out = from[2 * ATTEND_HEADS + h * dim + d];
-        if (a.first + i == 0) {
-            maximum = block_maximum, sum = block_sum, out = block_out;
-            continue;
+    enum { RUN = 8 }; /* partials on their way at once */
+    for (int start = 0; start < count; start += RUN) {
+        float maxima[RUN], sums[RUN], outs[RUN];
+        UNROLL for (int n = 0; n < RUN; n++) {
+            if (start + n >= count) continue;
+            const float *partial = from + (start + n) * size;
+            maxima[n] = partial[h], sums[n] = partial[ATTEND_HEADS + h];
+            outs[n] = partial[2 * ATTEND_HEADS + h * dim + d];
         }
-        float joint, before, now;
-        fold(maximum, block_maximum, joint, before, now);
-        maximum = joint;
-        sum = sum * before + block_sum * now;
-        out = out * before + block_out * now;
+        UNROLL for (int n = 0; n < RUN; n++) {
+            if (start + n >= count) continue;
+            if (a.first + start + n == 0) {
+                maximum = maxima[n], sum = sums[n], out = outs[n];
+                continue;
+            }
+            float joint, before, now;
+            fold(maximum, maxima[n], joint, before, now);
+            maximum = joint;
+            sum = sum * before + sums[n] * now;
+            out = out * before + outs[n] * now;
+        }
     }
     if (a.last) {
         float x = out / sum * (cached_undo<FORMAT>() * a.value_scale);
