@@ -278,6 +278,15 @@ DEVICE void experts_multiply(int32_t cols, int32_t chunk, const quad *stage, con
     }
 }
 
+/* Asks for the first chunks; what comes before experts_sums runs while they are on their way. */
+template <int TILES> DEVICE void experts_prime(const experts_tiles<TILES> &w, quad *ring, int lane)
+{
+    for (int32_t c = 0; c < EXPERTS_STAGES - 1; c++) {
+        if (c * EXPERTS_CHUNK < w.cols) experts_ask<TILES>(w, c, ring + c * experts_stage<TILES>::QUADS, lane);
+        copy_commit();
+    }
+}
+
 /* The sums over all inputs, which NVFP4_SHIFT is to be multiplied with. */
 template <int TILES, int EIGHTS>
 DEVICE void experts_sums(const experts_tiles<TILES> &w, quad *ring, const experts_inputs<EIGHTS> &source, int lane,
@@ -288,10 +297,6 @@ DEVICE void experts_sums(const experts_tiles<TILES> &w, quad *ring, const expert
         UNROLL for (int n = 0; n < EIGHTS; n++)
             UNROLL for (int i = 0; i < 4; i++) d[tile][n][i] = 0;
     int32_t chunks = (w.cols + EXPERTS_CHUNK - 1) / EXPERTS_CHUNK;
-    for (int32_t c = 0; c < EXPERTS_STAGES - 1; c++) {
-        if (c < chunks) experts_ask<TILES>(w, c, ring + c * QUADS, lane);
-        copy_commit();
-    }
     for (int32_t c = 0; c < chunks; c++) {
         copy_wait<EXPERTS_STAGES - 2>();
         WARP_SYNC(); /* chunk c is there for all lanes, and all are done with the one before it */
@@ -300,7 +305,7 @@ DEVICE void experts_sums(const experts_tiles<TILES> &w, quad *ring, const expert
         copy_commit();
         experts_multiply<TILES, EIGHTS>(w.cols, c, ring + c % EXPERTS_STAGES * QUADS, source, lane, d);
     }
-    WARP_SYNC();
+    WARP_SYNC(); /* the ring may be filled again */
 }
 
 DEVICE const uint8_t *experts_data(const experts_weight &w, int32_t expert, int32_t row)
@@ -371,6 +376,7 @@ DEVICE void experts_glu_rows(const experts_glu_args &a, const experts_tiles<2> &
 {
     experts_inputs<EIGHTS> source;
     float d[2][EIGHTS][4];
+    experts_prime<2>(w, ring, lane);
     experts_sources<EIGHTS>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
     experts_sums<2, EIGHTS>(w, ring, source, lane, d);
     UNROLL for (int n = 0; n < EIGHTS; n++) experts_finish_glu(a, expert, first + 8 * n, out, d[0][n], d[1][n], lane);
@@ -410,6 +416,7 @@ KERNEL(experts_glu_1, experts_glu_args)
     for (int32_t first = blockIdx.z * 8; first < a.lists.count[expert]; first += gridDim.z * 8) {
         experts_inputs<1> source;
         float d[1][1][4];
+        experts_prime<1>(w, ring, lane);
         experts_sources<1>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
         experts_sums<1, 1>(w, ring, source, lane, d);
         if (warp == 0)
@@ -437,6 +444,7 @@ DEVICE void experts_down_rows(const experts_down_args &a, const experts_tiles<2>
     float factor = a.down.factors[expert];
     experts_inputs<EIGHTS> source;
     float d[2][EIGHTS][4];
+    experts_prime<2>(w, ring, lane);
     experts_sources<EIGHTS>(a.lists, expert, first, a.z, w.cols, 1, g, source);
     experts_sums<2, EIGHTS>(w, ring, source, lane, d);
     UNROLL for (int n = 0; n < EIGHTS; n++)
@@ -489,6 +497,7 @@ KERNEL(experts_down_few, experts_down_args)
         for (int32_t first = 0; first < count; first += 8) {
             experts_inputs<1> source;
             float d[1][1][4];
+            experts_prime<1>(w, ring, lane);
             experts_sources<1>(a.lists, expert, first, a.z, w.cols, 1, g, source);
             experts_sums<1, 1>(w, ring, source, lane, d);
             UNROLL for (int i = 0; i < 4; i++) {

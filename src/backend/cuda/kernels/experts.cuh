@@ -5,18 +5,25 @@
 #include "backend/cuda/kernels/experts.h"
 #include "backend/cuda/kernels/number.cuh"
 
-/* Number of the n-th expert that has rows, or -1. All lanes of a warp ask together. */
+/* Number of the n-th expert that has rows, or -1. All lanes of a warp ask together. The counts of 128 experts are asked for
+ * at once: every block begins with this. */
 DEVICE int32_t experts_nth(const experts_lists &lists, int32_t n, int lane)
 {
-    for (int32_t first = 0; first < lists.experts; first += CUDA_WARP) {
-        int32_t e = first + lane;
-        uint32_t some = lane_ballot(e < lists.experts && lists.count[e] > 0);
-        int here = count_bits(some);
-        if (n < here) {
-            for (; n > 0; n--) some &= some - 1;
-            return first + count_bits((some & (0 - some)) - 1);
+    for (int32_t first = 0; first < lists.experts; first += 4 * CUDA_WARP) {
+        int32_t count[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            int32_t e = first + i * CUDA_WARP + lane;
+            count[i] = e < lists.experts ? lists.count[e] : 0;
         }
-        n -= here;
+        UNROLL for (int i = 0; i < 4; i++) {
+            uint32_t some = lane_ballot(count[i] > 0);
+            int here = count_bits(some);
+            if (n < here) {
+                for (; n > 0; n--) some &= some - 1;
+                return first + i * CUDA_WARP + count_bits((some & (0 - some)) - 1);
+            }
+            n -= here;
+        }
     }
     return -1;
 }
