@@ -63,6 +63,32 @@ static hy_status take(ops_backend *b, size_t bytes, const char *what, void **out
     return status;
 }
 
+typedef struct fetching {
+    const uint8_t *data;
+    size_t bytes;
+} fetching;
+
+enum { FETCH_BYTES = 1 << 20, PAGE_BYTES = 4096 };
+
+static void fetch(void *arg, int64_t first, int64_t last, int worker)
+{
+    const fetching *f = arg;
+    (void)worker;
+    for (int64_t i = first; i < last; i++) {
+        size_t end = (size_t)(i + 1) * FETCH_BYTES;
+        for (size_t at = (size_t)i * FETCH_BYTES; at < end && at < f->bytes; at += PAGE_BYTES)
+            (void)*(const volatile uint8_t *)(f->data + at);
+    }
+}
+
+/* Pages of a mapped file are brought in by all threads: one alone waits for each longer than it takes to copy it. */
+static void bring_in(const ops_backend *b, const void *data, size_t bytes)
+{
+    fetching f = {data, bytes};
+    if (b->options.pool && bytes > 2 * FETCH_BYTES)
+        threads_run(b->options.pool, (int64_t)((bytes + FETCH_BYTES - 1) / FETCH_BYTES), 1, fetch, &f);
+}
+
 /* The file's bytes to `data` and `scales`; padding is zero already. */
 static hy_status put(ops_backend *b, const weight *w, void *data, void *scales, hy_error *err)
 {
@@ -77,6 +103,7 @@ static hy_status put(ops_backend *b, const weight *w, void *data, void *scales, 
         memory_free(row);
         return HY_OK;
     }
+    bring_in(b, w->data, (size_t)w->rows * weight_row_data(w));
     calls->write(b->gpu, data, w->data, (size_t)w->rows * weight_row_data(w));
     if (w->scales) calls->write(b->gpu, scales, w->scales, (size_t)w->rows * weight_row_scales(w));
     return HY_OK;
