@@ -314,6 +314,7 @@ static void test_norm(void **state)
     norm_shape(16, 3, WEIGHT_BF16, false);
     norm_shape(528, 1, WEIGHT_F32, true);
     norm_shape(2064, 5, WEIGHT_BF16, false);
+    norm_shape(8720, 2, WEIGHT_BF16, false);
 }
 
 static void swiglu_kind(bool plain)

@@ -43,6 +43,16 @@ template <int FORMAT, int OUTPUTS, int ROWS, bool ODD, bool GLU> DEVICE void pro
         w[m] = GLU ? &a.part[m].w : &part->w;
         first_row[m] = output + g + (GLU || output + 16 * m >= part->w.rows ? 0 : 16 * m);
     }
+    codes ahead[DEPTH][OUTPUTS][2];
+    UNROLL for (int d = 0; d < DEPTH; d++)
+        UNROLL for (int m = 0; m < OUTPUTS; m++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                int32_t k = begin + d * f::CHUNK + t * f::VALUES;
+                ahead[d][m][h] = load_codes<FORMAT, ODD>(w[m], first_row[m] + 8 * h, k, end - k);
+            }
+    follow(); /* weights are on their way before their inputs are there */
+
     const uint16_t *x[ROWS];
     UNROLL for (int n = 0; n < ROWS; n++)
     {
@@ -54,15 +64,6 @@ template <int FORMAT, int OUTPUTS, int ROWS, bool ODD, bool GLU> DEVICE void pro
     UNROLL for (int m = 0; m < OUTPUTS; m++)
         UNROLL for (int n = 0; n < ROWS; n++)
             UNROLL for (int i = 0; i < 4; i++) sum[m][n][i] = 0;
-
-    codes ahead[DEPTH][OUTPUTS][2];
-    UNROLL for (int d = 0; d < DEPTH; d++)
-        UNROLL for (int m = 0; m < OUTPUTS; m++)
-            UNROLL for (int h = 0; h < 2; h++)
-            {
-                int32_t k = begin + d * f::CHUNK + t * f::VALUES;
-                ahead[d][m][h] = load_codes<FORMAT, ODD>(w[m], first_row[m] + 8 * h, k, end - k);
-            }
     for (int32_t first = begin; first < end; first += DEPTH * f::CHUNK) {
         UNROLL for (int d = 0; d < DEPTH; d++)
         {
@@ -115,7 +116,7 @@ template <int FORMAT, int OUTPUTS, int ROWS, bool ODD, bool GLU> DEVICE void pro
 
 /* The kernels of a format, by the rows of a block. */
 #define PROJECT(name, format, outputs, rows)                                                                           \
-    KERNEL(project_##name, project_args) { project<format, outputs, rows, false, false>(a); }                          \
-    KERNEL(glu_##name, project_args) { project<format, 2, rows, false, true>(a); }
+    KERNEL_AHEAD(project_##name, project_args) { project<format, outputs, rows, false, false>(a); }                          \
+    KERNEL_AHEAD(glu_##name, project_args) { project<format, 2, rows, false, true>(a); }
 
 #endif

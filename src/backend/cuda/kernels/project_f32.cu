@@ -18,37 +18,50 @@ template <int OUTPUTS, int ROWS> DEVICE void project_f32(const project_args &a)
     int lane = (int)threadIdx.x % CUDA_WARP, slice = (int)threadIdx.x / CUDA_WARP;
     int32_t cols = w->cols, output = block * OUTPUTS, row0 = (int32_t)blockIdx.x * ROWS, begin, end;
     slice_of(cols, slice, &begin, &end);
-    const uint16_t *x[ROWS];
     const float *v[OUTPUTS];
-    UNROLL for (int n = 0; n < ROWS; n++)
-    {
-        int32_t row = row0 + n < a.count ? row0 + n : a.count - 1;
-        x[n] = a.in + (int64_t)(a.rows ? a.rows[row] : row) * cols;
-    }
     UNROLL for (int m = 0; m < OUTPUTS; m++)
     {
         int32_t o = output + m < w->rows ? output + m : w->rows - 1;
         v[m] = (const float *)w->data + (int64_t)o * cols;
     }
+    enum { STEP = 4 * CUDA_WARP, DEPTH = OUTPUTS == 1 ? 6 : 1 };
+    quad ahead[DEPTH][OUTPUTS];
+    UNROLL for (int d = 0; d < DEPTH; d++)
+        UNROLL for (int m = 0; m < OUTPUTS; m++)
+        {
+            int32_t k = begin + 4 * lane + d * STEP;
+            ahead[d][m] = k < end ? load_once(v[m] + k) : quad{{0, 0, 0, 0}};
+        }
+    follow(); /* weights are on their way before their inputs are there */
+    const uint16_t *x[ROWS];
+    UNROLL for (int n = 0; n < ROWS; n++)
+    {
+        int32_t row = row0 + n < a.count ? row0 + n : a.count - 1;
+        x[n] = a.in + (int64_t)(a.rows ? a.rows[row] : row) * cols;
+    }
     float sum[OUTPUTS][ROWS];
     UNROLL for (int m = 0; m < OUTPUTS; m++)
         UNROLL for (int n = 0; n < ROWS; n++) sum[m][n] = 0;
-    for (int32_t k = begin + 4 * lane; k < end; k += 4 * CUDA_WARP) {
-        float value[OUTPUTS][4];
-        UNROLL for (int m = 0; m < OUTPUTS; m++)
+    for (int32_t first = begin + 4 * lane; first < end; first += DEPTH * STEP)
+        UNROLL for (int d = 0; d < DEPTH; d++)
         {
-            quad q = *(const quad *)(v[m] + k);
-            UNROLL for (int i = 0; i < 4; i++) value[m][i] = bits_float(q.w[i]);
+            int32_t k = first + d * STEP, next = k + DEPTH * STEP;
+            if (k < end) {
+                quad value[OUTPUTS];
+                UNROLL for (int m = 0; m < OUTPUTS; m++)
+                {
+                    value[m] = ahead[d][m];
+                    if (next < end) ahead[d][m] = load_once(v[m] + next);
+                }
+                UNROLL for (int n = 0; n < ROWS; n++)
+                {
+                    uint64_t in = *(const uint64_t *)(x[n] + k);
+                    UNROLL for (int m = 0; m < OUTPUTS; m++)
+                        UNROLL for (int i = 0; i < 4; i++)
+                            sum[m][n] += bits_float(value[m].w[i]) * float_of_bf16((uint32_t)(in >> 16 * i) & 0xFFFF);
+                }
+            }
         }
-        UNROLL for (int n = 0; n < ROWS; n++)
-        {
-            float in[4];
-            uint64_t q = *(const uint64_t *)(x[n] + k);
-            UNROLL for (int i = 0; i < 4; i++) in[i] = float_of_bf16((uint32_t)(q >> 16 * i) & 0xFFFF);
-            UNROLL for (int m = 0; m < OUTPUTS; m++)
-                UNROLL for (int i = 0; i < 4; i++) sum[m][n] += value[m][i] * in[i];
-        }
-    }
     UNROLL for (int m = 0; m < OUTPUTS; m++)
         UNROLL for (int n = 0; n < ROWS; n++)
         {
@@ -68,5 +81,5 @@ template <int OUTPUTS, int ROWS> DEVICE void project_f32(const project_args &a)
     }
 }
 
-KERNEL(project_f32_1, project_args) { project_f32<1, 1>(a); }
-KERNEL(project_f32_8, project_args) { project_f32<4, 8>(a); }
+KERNEL_AHEAD(project_f32_1, project_args) { project_f32<1, 1>(a); }
+KERNEL_AHEAD(project_f32_8, project_args) { project_f32<4, 8>(a); }

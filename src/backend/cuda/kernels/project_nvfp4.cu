@@ -5,4 +5,4 @@ PROJECT(nvfp4_8, KERNEL_NVFP4, 1, 1)
 PROJECT(nvfp4_16, KERNEL_NVFP4, 2, 2)
 PROJECT(nvfp4_32, KERNEL_NVFP4, 2, 4)
 PROJECT(nvfp4_64, KERNEL_NVFP4, 2, 8)
-KERNEL(project_nvfp4_odd, project_args) { project<KERNEL_NVFP4, 1, 1, true, false>(a); }
+KERNEL_AHEAD(project_nvfp4_odd, project_args) { project<KERNEL_NVFP4, 1, 1, true, false>(a); }
