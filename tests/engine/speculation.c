@@ -9,7 +9,7 @@
  * cache, where the cache is so small that answers lose theirs on the way, and where blocks come back from disk. `long`
  * takes 200 prompts of 256 tokens for each; `short` a few. A line for each case says how many drafts were accepted and
  * how many tokens came a step. DRAFTS and BATCH leave out the others (0: all), and PROMPTS from number FIRST on are asked,
- * so that the long form can run in parts; the caches of the end go with 7 drafts and batch 16.
+ * so that the long form can run in parts; the caches of the end go with all of them or with 7 and 16.
  */
 #include "engine/storm.h"
 
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
     hy_engine_close(engine);
 
     run_grid(model, is_long, only_drafts, only_batch, false, "own drafter");
-    if ((!only_drafts || only_drafts == 7) && (!only_batch || only_batch == 16)) run_caches(model, is_long);
+    if (!only_drafts == !only_batch && only_drafts % 7 == 0 && only_batch % 16 == 0) run_caches(model, is_long);
     run_grid(other, is_long, only_drafts, only_batch, true, "random drafter");
 
     for (int t = 0; t < 3; t++)
