@@ -1,6 +1,6 @@
 /*
- * See cuda_emulated.h. A block runs like this: the scheduler switches to the first ready lane of a warp; a lane that has
- * to wait switches straight to the next ready lane of its warp; when none is left, back to the scheduler, which goes on
+ * See cuda_emulated.h. A block runs like this: the scheduler switches to the first ready lane of a warp; a lane that
+ * waits switches straight to the next ready lane of its warp; when none is left, back to the scheduler, which goes on
  * with the next warp and opens the barrier when all are there. An error switches to the scheduler and never back: the
  * stacks are used again, and kernels own nothing.
  */
@@ -49,8 +49,8 @@ constexpr unsigned char RED = 0xD5;
 /* ---- Switching stacks -------------------------------------------------------------------------------------------- */
 
 #if defined __x86_64__
-/* What the System V convention lets a function keep, on the stack that is left; the way back is the return address. It is
- * jumped to: a processor predicts a return to where the last call came from, which is another fiber. */
+/* What the System V convention lets a function keep, on the stack that is left; the way back is the return address. It
+ * is jumped to: a processor predicts a return to where the last call came from, which is another fiber. */
 extern "C" void emulated_switch(void **from, void *to);
 asm(R"(
     .text
@@ -432,15 +432,16 @@ void signalled(int number, siginfo_t *info, void *)
     siglongjmp(escape, 1);
 }
 
-/* A word of the parameter that is an address of the host's memory. -1: none. Two small numbers make no such word, but the
- * shadow of the address sanitizer lies where they might. */
+/* A word of the parameter that is an address of the host's memory. -1: none. A number below 2^24 and the half of an old
+ * address in the padding behind it are none; the shadow of the address sanitizer lies where two numbers might point. */
 int host_address(machine *m, const void *args, size_t bytes)
 {
     for (size_t i = 0; i + 8 <= bytes && !SANITIZED; i += 8) {
         uintptr_t word;
         memcpy(&word, (const char *)args + i, sizeof word);
         const char *p = (const char *)word;
-        if (word >> 47 || word < (uintptr_t)1 << 40 || (p >= m->arena && p < m->arena + ARENA)) continue;
+        if (word >> 47 || word < (uintptr_t)1 << 40 || (uint32_t)word < 1u << 24) continue;
+        if (p >= m->arena && p < m->arena + ARENA) continue;
         unsigned char there;
         if (mincore((void *)(word & ~(uintptr_t)(PAGE - 1)), 1, &there) == 0) return (int)i;
     }

@@ -10,8 +10,8 @@
  *   - copy_async, load_matrices and load_once at addresses that are not aligned or not of the right memory;
  *   - a launch that CUDA refuses, or whose parameter is of another size or holds an address of the host.
  * Not seen: a value that the kernel reads too early from memory that is not poisoned. Shared memory starts as NaN in
- * every format, what copy_async fetches is NaN until copy_wait, and `order` runs threads in other orders: a test runs in
- * several, and the results must be equal.
+ * every format, what copy_async fetches is NaN until copy_wait, and `order` runs threads in other orders: a test runs
+ * in several, and the results must be equal.
  *
  * mma_bf16 adds the 16 products in ascending k, in fp32, each rounded. A tensor core rounds less often.
  */

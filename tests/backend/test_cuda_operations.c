@@ -75,6 +75,7 @@ int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (!cuda_test_on_gpu) many = 43;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embedding),
         cmocka_unit_test(quantised_insert),

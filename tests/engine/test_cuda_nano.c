@@ -7,7 +7,7 @@
 #include "backend/cuda_test.h"
 
 enum { PROMPTS = 3, MOST = 96 };
-static const char *const questions[PROMPTS] = {"What is 2 + 3?", "Who are you?", "What is 48 + 96?"};
+static const char *const questions[PROMPTS] = {"What is 2 + 3?", "What is 48 + 96?", "Who are you?"};
 
 typedef struct answer {
     int32_t ids[MOST];
@@ -15,7 +15,7 @@ typedef struct answer {
     float logprob[MOST];
 } answer;
 
-static int tokens = 6;
+static int tokens = 4, asked = 2; /* of an emulated machine */
 
 static hy_model *open_model(const char *backend, const char *drafter)
 {
@@ -44,7 +44,7 @@ static void ask(hy_model *model, int drafts, bool together, answer out[PROMPTS])
     hy_request *request[PROMPTS];
     hy_engine_options options = {.speculation = {.drafts = drafts}, .cache_bytes = 64 << 20};
     check(hy_engine_open(model, &options, &engine, &err), &err);
-    for (int i = 0; i < PROMPTS; i++) {
+    for (int i = 0; i < asked; i++) {
         char message[256];
         hy_ids ids = {0};
         out[i].count = 0;
@@ -58,7 +58,7 @@ static void ask(hy_model *model, int drafts, bool together, answer out[PROMPTS])
         if (!together) assert_int_equal(hy_request_wait(request[i]), HY_OK);
         hy_ids_free(&ids);
     }
-    for (int i = 0; i < PROMPTS; i++) {
+    for (int i = 0; i < asked; i++) {
         if (together) assert_int_equal(hy_request_wait(request[i]), HY_OK);
         hy_request_close(request[i]);
     }
@@ -67,7 +67,7 @@ static void ask(hy_model *model, int drafts, bool together, answer out[PROMPTS])
 
 static void expect_same(const answer *a, const answer *b)
 {
-    for (int i = 0; i < PROMPTS; i++) {
+    for (int i = 0; i < asked; i++) {
         assert_int_equal(a[i].count, b[i].count);
         assert_memory_equal(a[i].ids, b[i].ids, a[i].count * sizeof *a[i].ids);
         assert_memory_equal(a[i].logprob, b[i].logprob, a[i].count * sizeof *a[i].logprob);
@@ -87,7 +87,7 @@ static void answers(void **state)
     hy_model_close(model);
     expect_same(cuda, other);
     float worst = 0;
-    for (int i = 0; i < PROMPTS; i++) {
+    for (int i = 0; i < asked; i++) {
         assert_true(cuda[i].count > 0);
         assert_int_equal(cpu[i].count, cuda[i].count);
         assert_memory_equal(cpu[i].ids, cuda[i].ids, cpu[i].count * sizeof *cpu[i].ids);
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    if (cuda_test_on_gpu) tokens = 64;
+    if (cuda_test_on_gpu) tokens = 64, asked = PROMPTS;
     const struct CMUnitTest tests[] = {cmocka_unit_test(answers), cmocka_unit_test(drafts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
