@@ -1,11 +1,14 @@
 /*
  * Projections, norms and SwiGLU of the cuda backend against plain loops in double, in every format, for numbers of rows
  * on both sides of every tile; and a row's bits, which must not depend on how many rows there are.
+ *
+ *     test_backend_cuda_linear --gpu speed    times of the released model's shapes instead
  */
 #include "backend/cuda_test.h"
 
 #include <limits.h>
 
+#include "base/clock.h"
 #include "number/e8m0.h"
 
 enum { MOST_ROWS = 150 };
@@ -417,9 +420,93 @@ static void test_launched(void **state)
             if (!cuda_emulated_launches(name)) fail_msg("%s was not launched", name);
 }
 
+/* ---- Speed ------------------------------------------------------------------------------------------------------- */
+
+enum { SPEED_ROWS = 2048, SPEED_CALLS = 24, SPEED_PARTS = 5, SPEED_COPIES = 4 };
+
+typedef struct speed_shape {
+    const char *name;
+    weight_format format;
+    int cols, rows[SPEED_PARTS];
+    bool glu;
+} speed_shape;
+
+static void speed_of(const speed_shape *s)
+{
+    static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, SPEED_ROWS};
+    bed b;
+    hy_error err = {0};
+    kernel_weight k[SPEED_COPIES][SPEED_PARTS] = {{{0}}}; /* more than the GPU's caches hold */
+    cuda_part parts[SPEED_PARTS];
+    int n = 0, outputs = 0;
+    bed_open(&b);
+    for (; n < SPEED_PARTS && s->rows[n]; n++) outputs += s->rows[n];
+    int copies = (int64_t)outputs * s->cols > 500000000 ? 1 : SPEED_COPIES;
+    double bytes = 0;
+    for (int i = 0; i < n; i++) {
+        weight w = {.format = s->format, .rows = s->rows[i], .cols = s->cols, .global = 1};
+        uint8_t *data = arena_take(&b.memory, (size_t)w.rows * weight_row_data(&w));
+        uint8_t *scales = arena_take(&b.memory, (size_t)w.rows * weight_row_scales(&w) + 1);
+        for (size_t j = 0; j < (size_t)w.rows * weight_row_data(&w); j++) data[j] = (uint8_t)(j * 37 % 127 & 0x3F);
+        memset(scales, s->format == WEIGHT_MXFP8 ? 120 : 0x38, (size_t)w.rows * weight_row_scales(&w));
+        w.data = data, w.scales = scales;
+        for (int c = 0; c < copies; c++) check(cuda_weight_load(&b.backend, &w, s->name, &k[c][i], &err), &err);
+        bytes += (double)weight_bytes(&w);
+    }
+    size_t room = (size_t)SPEED_ROWS * (size_t)outputs * sizeof(float);
+    if (room > (size_t)1 << 31) room = (size_t)1 << 31;
+    float *out = device_take(b.gpu, room);
+    uint16_t *in = device_take(b.gpu, (size_t)SPEED_ROWS * (size_t)s->cols * sizeof *in), *z = NULL;
+    if (s->glu) z = device_take(b.gpu, (size_t)SPEED_ROWS * (size_t)outputs);
+    b.gpu->calls->fill(b.gpu, in, 0x3C, (size_t)SPEED_ROWS * (size_t)s->cols * sizeof *in);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        double best = INFINITY;
+        if ((size_t)rows[r] * (size_t)outputs * sizeof(float) > room) break;
+        for (int turn = 0; turn < 4; turn++) { /* the first one warms up */
+            check(b.gpu->calls->wait(b.gpu, &err), &err);
+            double start = clock_seconds();
+            for (int call = 0; call < SPEED_CALLS; call++) {
+                kernel_weight *w = k[call % copies];
+                float *at = out;
+                for (int i = 0; i < n; at += (int64_t)rows[r] * s->rows[i], i++)
+                    parts[i] = (cuda_part){&w[i], at, s->rows[i]};
+                if (s->glu)
+                    cuda_glu(&b.step, &w[0], &w[1], in, rows[r], 1.7f, 7, false, out, z);
+                else
+                    cuda_project_parts(&b.step, parts, n, in, rows[r], NULL, CUDA_STORE);
+            }
+            check(b.gpu->calls->wait(b.gpu, &err), &err);
+            double time = (clock_seconds() - start) * 1e6 / SPEED_CALLS;
+            if (turn > 0 && time < best) best = time;
+        }
+        printf("%-24s %4d rows: %8.1f us, %5.2f TB/s of weights, %6.1f TFLOP/s\n", s->name, rows[r], best,
+               bytes / best * 1e-6, 2.0 * rows[r] * outputs * s->cols / best * 1e-6);
+    }
+    b.gpu->calls->free(b.gpu, out);
+    b.gpu->calls->free(b.gpu, in);
+    if (z) b.gpu->calls->free(b.gpu, z);
+    bed_close(&b);
+}
+
+static void speed(void)
+{
+    static const speed_shape shapes_of_model[] = {
+        {"q, k, v, index: mxfp8", WEIGHT_MXFP8, 6144, {8192, 512, 512, 512, 128}, false},
+        {"o: mxfp8", WEIGHT_MXFP8, 8192, {6144}, false},
+        {"dense glu: mxfp8", WEIGHT_MXFP8, 6144, {12288, 12288}, true},
+        {"dense down: mxfp8", WEIGHT_MXFP8, 12288, {6144}, false},
+        {"o: bf16", WEIGHT_BF16, 8192, {6144}, false},
+        {"o: nvfp4", WEIGHT_NVFP4, 8192, {6144}, false},
+        {"router: f32", WEIGHT_F32, 6144, {128}, false},
+        {"head: bf16", WEIGHT_BF16, 6144, {200064}, false},
+    };
+    for (size_t i = 0; i < sizeof shapes_of_model / sizeof *shapes_of_model; i++) speed_of(&shapes_of_model[i]);
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
+    if (argc > 1 && !strcmp(argv[1], "speed")) return speed(), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_project),      cmocka_unit_test(test_parts),  cmocka_unit_test(test_mxfp8_values),
         cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),   cmocka_unit_test(test_swiglu),

@@ -14,7 +14,7 @@
  * many blocks: it takes no more registers than that leaves.
  *
  * KERNEL_AHEAD(name, args): does not wait for the kernel before. It reads what no kernel writes, weights, and calls follow()
- * before it reads or writes anything else; all of its threads do.
+ * before it reads or writes anything else; all of its threads do. KERNEL_AHEAD_OF is both.
  *
  * Kernels keep to what is declared here and to plain C++ (templates too, no std, no exceptions): inline PTX and CUDA's own
  * intrinsics stand in this folder's kernel.cuh alone. Names of kernels begin with hy_ in the program: KERNEL puts it there.
@@ -28,6 +28,7 @@
 #include "backend/cuda_emulated.cuh" /* tests/ */
 
 #define KERNEL_AHEAD(name, args) KERNEL(name, args)
+#define KERNEL_AHEAD_OF(name, args, threads, blocks) KERNEL(name, args)
 DEVICE void follow() {}
 
 DEVICE float bf16_fused(float a, float b, float c)
@@ -60,6 +61,8 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
 #define KERNEL(name, args) KERNEL_BOUNDED(name, args, )
 #define KERNEL_OF(name, args, threads, blocks) KERNEL_BOUNDED(name, args, __launch_bounds__(threads, blocks))
 #define KERNEL_AHEAD(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
+#define KERNEL_AHEAD_OF(name, args, threads, blocks)                                                                  \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) hy_##name(const __grid_constant__ args a)
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #define DYNAMIC(type) ((type *)dynamic_shared)

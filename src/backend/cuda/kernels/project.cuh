@@ -114,9 +114,12 @@ template <int FORMAT, int OUTPUTS, int ROWS, bool ODD, bool GLU> DEVICE void pro
     }
 }
 
-/* The kernels of a format, by the rows of a block. */
-#define PROJECT(name, format, outputs, rows)                                                                           \
-    KERNEL_AHEAD(project_##name, project_args) { project<format, outputs, rows, false, false>(a); }                          \
+/* The kernels of a format, by the rows of a block; a multiprocessor holds `blocks` of the first. */
+#define PROJECT(name, format, outputs, rows, blocks)                                                                  \
+    KERNEL_AHEAD_OF(project_##name, project_args, PROJECT_BLOCK, blocks)                                              \
+    {                                                                                                                 \
+        project<format, outputs, rows, false, false>(a);                                                              \
+    }                                                                                                                 \
     KERNEL_AHEAD(glu_##name, project_args) { project<format, 2, rows, false, true>(a); }
 
 #endif
