@@ -79,8 +79,9 @@ static void log_plan(const hy_engine *e)
     grouped((uint64_t)e->model_len, len);
     /* The wording of the neighbours, whatever the backend: scripts look for it. Where it is, is said behind it. */
     log_line(HY_LOG_INFO, "Available KV cache memory: %.2f GiB", (double)e->plan.bytes / (double)(1 << 30));
-    log_line(HY_LOG_INFO, "GPU KV cache size: %s tokens (%d blocks of %d, %.1f MB, in this machine's memory)", tokens,
-             e->plan.blocks, CACHE_BLOCK, (double)e->plan.bytes * 1e-6);
+    log_line(HY_LOG_INFO, "GPU KV cache size: %s tokens (%d blocks of %d, %.1f MB, in %s memory)", tokens,
+             e->plan.blocks, CACHE_BLOCK, (double)e->plan.bytes * 1e-6,
+             model_memory_own(e->model) ? "the GPU's" : "this machine's");
     log_line(HY_LOG_INFO, "Maximum concurrency for %s tokens per request: %.2fx", len, copies);
     if (e->plan.longest_tokens < e->model_len)
         log_line(HY_LOG_WARNING,

@@ -39,7 +39,7 @@ struct CUevent_st {
     int asked;
 };
 
-EXPORT fake_cuda_state fake_cuda = {.memory = 64 << 20};
+EXPORT fake_cuda_state fake_cuda = {.devices = 1, .memory = (size_t)1 << 30};
 
 static void run(struct CUstream_st *s, size_t count)
 {
@@ -110,7 +110,7 @@ EXPORT int cuCtxSetCurrent(void *context)
 }
 EXPORT int cuMemGetInfo_v2(size_t *room, size_t *all)
 {
-    *all = 64 << 20;
+    *all = fake_cuda.memory;
     *room = fake_cuda.memory;
     return 0;
 }
