@@ -462,15 +462,13 @@ static cu_result open_device(driver_gpu *d)
     if (r == CU_OK) r = api->device_attribute(&d->info.processors, CU_DEVICE_PROCESSORS, d->device);
     if (r == CU_OK) r = api->device_attribute(&shared, CU_DEVICE_SHARED_OPTIN, d->device);
     d->info.shared = (size_t)shared;
-    const char *asked = getenv("HAYATE_CUDA_SERIAL"); /* to tell a fault of a kernel from one of their overlap */
-    bool serial = asked && strcmp(asked, "1") == 0;
     if (r == CU_OK) r = api->context_retain(&d->context, d->device);
     if (r == CU_OK) r = api->context_set(d->context);
     if (r == CU_OK) r = api->stream_create(&d->stream, CU_STREAM_NON_BLOCKING);
     if (r == CU_OK) r = api->stream_create(&d->beside, CU_STREAM_NON_BLOCKING);
     if (r == CU_OK) r = api->event_create(&d->done, CU_EVENT_WITHOUT_TIME);
     if (r == CU_OK) r = api->event_create(&d->moved, CU_EVENT_WITHOUT_TIME);
-    if (r == CU_OK) r = launches_open(api, d->stream, d->info.major >= 9 && !serial, !serial, &d->launches);
+    if (r == CU_OK) r = launches_open(api, d->stream, d->info.major >= 9, &d->launches);
     for (int i = 0; i < SLOTS && r == CU_OK; i++) r = open_slot(d, &d->slot[i]);
     return r == CU_OK ? open_slot(d, &d->beside_slot) : r;
 }

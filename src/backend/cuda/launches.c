@@ -40,13 +40,13 @@ struct launches {
     graph graph[GRAPHS];
 };
 
-cu_result launches_open(const driver_api *api, cu_stream stream, bool follows, bool graphs, launches **out)
+cu_result launches_open(const driver_api *api, cu_stream stream, bool follows, launches **out)
 {
     launches *l = memory_zeroed(1, sizeof *l);
     if (!l) return CU_OUT_OF_MEMORY;
     bool can = api->capture_begin && api->capture_end && api->graph_instantiate && api->graph_launch &&
                api->graph_destroy && api->exec_destroy;
-    *l = (launches){.api = api, .stream = stream, .follows = follows && api->launch_with, .graphs = graphs && can};
+    *l = (launches){.api = api, .stream = stream, .follows = follows && api->launch_with, .graphs = can};
     *out = l;
     return CU_OK;
 }

@@ -12,9 +12,9 @@
 
 typedef struct launches launches;
 
-/* follows: kernels come onto the GPU while the one before ends (follow() of kernel.cuh). graphs: as above; without, a
- * launch is one at once. Both where the driver can do them. */
-cu_result launches_open(const driver_api *api, cu_stream stream, bool follows, bool graphs, launches **out);
+/* follows: kernels come onto the GPU while the one before ends (follow() of kernel.cuh). That, and graphs, where the driver
+ * can do them; without graphs a launch is one at once. */
+cu_result launches_open(const driver_api *api, cu_stream stream, bool follows, launches **out);
 void launches_close(launches *l);
 
 /* The parameters are copied. HY_NO_FIT; HY_FAILED from a launch that was made at once. */
