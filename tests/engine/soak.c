@@ -13,6 +13,7 @@
 
 enum { SUBJECTS = 96, MAX_PROMPT = 700, MAX_NEW = 24, SLOTS = 512, RATE = 200 };
 enum { BLOCKS = 12, QUEUE = 96, BURST = 150, BURST_SECONDS = 2, CALM = 40, STUCK_SECONDS = 60, GROWTH = 24 << 20 };
+enum { LONGEST_BLOCKS = (MAX_PROMPT + MAX_NEW + 127) / 128 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -96,7 +97,7 @@ static void run_alone(uint64_t *state, hy_model *model)
 {
     hy_engine *engine = NULL;
     hy_engine_options alone = {.max_num_seqs = 1, .prefix_caching = "off", .log_seconds = -1};
-    alone.cache_bytes = (MAX_PROMPT + MAX_NEW + 127) / 128 * storm_block_bytes(model);
+    alone.cache_bytes = LONGEST_BLOCKS * storm_block_bytes(model);
     STORM_OK(hy_engine_open(model, &alone, &engine, &storm_error));
     for (int i = 0; i < SUBJECTS; i++) {
         draw_subject(state, model, i);
@@ -247,7 +248,8 @@ static void check_counters(const hy_engine_stats *s, const sums *sum)
     between("tokens of admitted prompts", s->prefix_queries, sum->begun, sum->prompts);
 }
 
-/* Few at a time, none ended early: each row is a prompt token that was not reused or a token fed back. */
+/* As many at a time as the cache has room for, none ended early: each row is a prompt token that was not reused or a
+ * token fed back. */
 static void calm(uint64_t *state, const hy_model *model, hy_engine *engine)
 {
     hy_engine_stats before, after;
@@ -258,7 +260,7 @@ static void calm(uint64_t *state, const hy_model *model, hy_engine *engine)
         const subject *s = &subjects[storm_between(state, 0, SUBJECTS - 1)];
         rows += s->alone.count - 1;
         while (!submit(state, model, engine, s, false, &sum)) look_after(&sum);
-        while (look_after(&sum) >= 3) storm_sleep(0.0005);
+        while (look_after(&sum) >= BLOCKS / LONGEST_BLOCKS) storm_sleep(0.0005);
     }
     while (look_after(&sum)) storm_sleep(0.0005);
     after = settle(engine);
