@@ -1,6 +1,8 @@
 /*
  * Attention of the cuda backend beyond what operations.h asks: every head size and cache format, the same bits for a row
  * alone and among others, cache bytes against src/number, selection among thousands of blocks.
+ *
+ * hayate-test: slow
  */
 #include "backend/cuda_test.h"
 

@@ -1,6 +1,8 @@
 /*
  * The drafter on the GPU: context rows and blocks against the reference on the same inputs; drafts as draft_pick makes them
  * of the same law; the same bits whatever the other sequences of the round and what lies in the cache where a row sees nothing.
+ *
+ * hayate-test: slow
  */
 #include "backend/cuda_test.h"
 #include "backend/draft_rounds.h"

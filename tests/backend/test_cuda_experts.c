@@ -2,6 +2,8 @@
  * Router and experts of the cuda backend on the emulated GPU, against the reference: formats, activations, widths that
  * fill no chunk, numbers of rows around every tile, experts with all rows and with none, steps of more rows than a
  * piece. And a row's bits: the same alone, among others, and in every order of threads.
+ *
+ * hayate-test: slow
  */
 #include "backend/cuda_test.h"
 

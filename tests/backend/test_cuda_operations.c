@@ -1,4 +1,8 @@
-/* The cuda backend against the reference, operation by operation: operations.h. */
+/*
+ * The cuda backend against the reference, operation by operation: operations.h.
+ *
+ * hayate-test: slow
+ */
 #include "backend/cuda_test.h"
 
 #define TESTED ops_cuda
