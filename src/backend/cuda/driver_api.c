@@ -60,14 +60,14 @@ static void load(void)
     size_t count = sizeof functions / sizeof *functions;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* never closed: its threads live on */
     if (!library) {
-        error_set(&failure, HY_UNSUPPORTED, "there is no NVIDIA driver: libcuda.so.1 cannot be loaded");
+        error_set(&failure, HY_FAILED, "there is no NVIDIA driver: libcuda.so.1 cannot be loaded");
         return;
     }
     for (size_t i = 0; i < count; i++) {
         void *function = dlsym(library, functions[i].name);
         memcpy(functions[i].at, &function, sizeof function);
         if (function || i >= count - OPTIONAL) continue;
-        error_set(&failure, HY_UNSUPPORTED, "the NVIDIA driver is too old: libcuda.so.1 has no %s", functions[i].name);
+        error_set(&failure, HY_FAILED, "the NVIDIA driver is too old: libcuda.so.1 has no %s", functions[i].name);
         return;
     }
 }

@@ -57,8 +57,8 @@ struct gpu {
     const gpu_calls *calls;
 };
 
-/* The first GPU of this machine. HY_UNSUPPORTED: no driver, no GPU, none that this program has kernels for, or a program
- * that was built without kernels; the message says which and what to do. */
+/* The first GPU of this machine. HY_FAILED: no driver, one that is too old, or no GPU. HY_UNSUPPORTED: a GPU that this
+ * program has no kernels for, or a program that was built without kernels. The message says which and what to do. */
 hy_status gpu_driver_open(gpu **g, hy_error *err);
 
 #endif
