@@ -9,9 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "backend/cuda/kernels/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -111,41 +109,6 @@ static hy_status put(ops_backend *b, const weight *w, void *data, void *scales, 
     return HY_OK;
 }
 
-/* That `count` weights like w, one behind the other on the GPU, hold numbers. */
-static hy_status check_values(ops_backend *b, const weight *w, size_t count, const void *data, const void *scales,
-                              const char *what, hy_error *err)
-{
-    const gpu_calls *calls = b->gpu->calls;
-    place p = place_of(w);
-    void *found = NULL;
-    uint32_t pieces = 0;
-    check_args args;
-    memset(&args, 0, sizeof args);
-    args.data = data, args.scales = scales, args.format = kernel_format(w->format);
-    args.data_pieces = (int64_t)(count * p.data / 16),
-    args.scale_pieces = scales ? (int64_t)(count * p.scales / 16) : 0;
-    hy_status status = calls->alloc(b->gpu, sizeof pieces, "the check of the weights", &found, err);
-    if (status != HY_OK) return status;
-    args.found = found;
-    int64_t blocks = (args.data_pieces + args.scale_pieces + CHECK_BLOCK - 1) / CHECK_BLOCK;
-    int64_t most = 8 * (int64_t)b->info.processors;
-    const int grid[3] = {(int)(blocks < most ? blocks : most), 1, 1};
-    const gpu_kernel *kernel = calls->kernel(b->gpu, "hy_check");
-    if (kernel && blocks > 0) calls->launch(b->gpu, kernel, grid, CHECK_BLOCK, 0, &args, sizeof args);
-    calls->read(b->gpu, found, &pieces, sizeof pieces);
-    calls->free(b->gpu, found);
-    status = calls->wait(b->gpu, err);
-    if (status != HY_OK || !pieces) return status;
-    return error_set(err, HY_BAD_MODEL, "%.160s: its %s weights hold %s", what, weight_format_name(w->format),
-                     weight_fault(w->format));
-}
-
-/* Rows of embeddings are read token by token, and not looked at before, on any backend. */
-static bool is_embedding(const ops_backend *b, const weight *w)
-{
-    return w == &b->model->embed || (b->model->drafter && w == &b->model->drafter->embed);
-}
-
 hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, kernel_weight *out, hy_error *err)
 {
     *out = (kernel_weight){0};
@@ -163,9 +126,7 @@ hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, ke
                            .rows = (int32_t)w->rows,
                            .cols = (int32_t)w->cols,
                            .factor = factor_of(w)};
-    status = put(b, w, data, p.scales ? (uint8_t *)data + p.data : NULL, err);
-    if (status != HY_OK || is_embedding(b, w)) return status;
-    return check_values(b, w, 1, data, out->scales, what, err);
+    return put(b, w, data, p.scales ? (uint8_t *)data + p.data : NULL, err);
 }
 
 /* ---- All of a model ---------------------------------------------------------------------------------------------- */
@@ -213,12 +174,7 @@ static void load_vector(loading *l, const weight *w, int64_t n, const char *what
         return;
     }
     if (w->format != WEIGHT_NONE) weight_row(w, 0, values);
-    for (int64_t i = 0; i < n && l->status == HY_OK; i++)
-        if (!isfinite(values[i]))
-            l->status = error_set(l->err, HY_BAD_MODEL, "%s: its %s weights hold %s", name_of(l, what, name),
-                                  weight_format_name(w->format), weight_fault(w->format));
-    if (l->status == HY_OK)
-        l->status = take(l->backend, (size_t)n * sizeof *values, name_of(l, what, name), &data, l->err);
+    l->status = take(l->backend, (size_t)n * sizeof *values, name_of(l, what, name), &data, l->err);
     if (l->status == HY_OK) {
         l->backend->gpu->calls->write(l->backend->gpu, data, values, (size_t)n * sizeof *values);
         *out = (kernel_weight){.data = data, .format = KERNEL_F32, .rows = 1, .cols = (int32_t)n, .factor = 1};
@@ -253,7 +209,6 @@ static hy_status load_experts_of(loading *l, const weight *w, const char *what, 
         report(l, &w[e]);
     }
     if (status == HY_OK) b->gpu->calls->write(b->gpu, factor, values, experts * sizeof *values);
-    if (status == HY_OK && l->status == HY_OK) status = check_values(b, w, experts, data, scales, what, l->err);
     memory_free(values);
     *out = (kernel_weight){.data = data,
                            .scales = scales,
