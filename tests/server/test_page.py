@@ -313,6 +313,17 @@ class PageTest(unittest.TestCase):
             page.get_by_role("button", name="Board").click()
             expect(board).to_be_hidden()
 
+    def test_before_the_first_measurement(self):
+        for theme in ("light", "dark"):
+            context = self.browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=theme)
+            context.set_default_timeout(WAIT)
+            self.pages.append(context)
+            context.route("**/metrics*", lambda route: None)  # asked, and never answered
+            page = self.open(context=context)
+            expect(page.get_by_role("complementary", name="Board")).to_be_visible()
+            self.until(page, "() => document.querySelectorAll('#board [role=img]').length === 3")
+            self.assertEqual(page.evaluate(CHECKS), [])
+
     def test_board_pauses_when_hidden(self):
         page = self.open()
         page.evaluate("() => { period = 100 }")
