@@ -486,6 +486,8 @@ void gpu_about(gpu *g, gpu_info *out)
     out->memory = cuda_emulated.memory;
     out->free = m->bytes < cuda_emulated.memory ? cuda_emulated.memory - m->bytes : 0;
     out->shared = MOST_SHARED;
+    out->cache = 64 << 10;
+    out->archs = "none";
 }
 
 hy_status gpu_alloc(gpu *g, size_t bytes, const char *what, void **device, hy_error *err)
@@ -629,6 +631,7 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     int at = host_address(m, args, bytes);
     if (at >= 0) return fail_at(nullptr, "byte %d of its parameter is an address of the host", at);
     count_launch(running->name);
+    emulated::remember(kernel, running->name, grid, block, shared, args, bytes);
 
     alignas(64) static char copied[MOST_ARGS];
     memcpy(copied, args, bytes);
@@ -701,8 +704,9 @@ hy_status gpu_wait(gpu *g, hy_error *err)
     return failed ? error_set(err, HY_FAILED, "%s", failure) : HY_OK;
 }
 
-const gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_read,
-                         gpu_copy,  gpu_fill,  gpu_find,  gpu_launch, nullptr,   nullptr, gpu_wait};
+gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_read, gpu_copy,
+                   gpu_fill,  gpu_find,  gpu_launch, nullptr,   nullptr,   gpu_wait, nullptr,
+                   nullptr,   nullptr,   nullptr,   nullptr,    nullptr,   nullptr};
 
 } // namespace
 
@@ -903,6 +907,7 @@ extern "C" hy_status cuda_emulated_open(gpu **g, hy_error *err)
 {
     *g = nullptr;
     machine *m = new machine();
+    emulated::add_measuring(&calls);
     m->calls = &calls;
     m->arena = (char *)mmap(nullptr, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m->arena == MAP_FAILED) {

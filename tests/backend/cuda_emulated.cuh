@@ -247,6 +247,19 @@ DEVICE uint32_t count_up(uint32_t *at, uint32_t n)
     return before;
 }
 
+/* ---- Clocks ------------------------------------------------------------------------------------------------------ */
+
+/* Ten nanoseconds and twenty cycles a look. */
+inline uint64_t emulated_looks;
+DEVICE uint64_t clock_cycles()
+{
+    return 20 * ++emulated_looks;
+}
+DEVICE uint64_t clock_nanoseconds()
+{
+    return 10 * ++emulated_looks;
+}
+
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
 DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], EMULATED_HERE)

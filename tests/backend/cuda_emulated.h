@@ -50,6 +50,13 @@ long cuda_emulated_launches(const char *name);
 
 #ifdef __cplusplus
 }
+
+/* cuda_emulated_record.cc: a launch that happens; what gpu.h has for measuring, into a table of calls. */
+namespace emulated {
+void remember(const gpu_kernel *kernel, const char *name, const int grid[3], int block, size_t shared, const void *args,
+              size_t bytes);
+void add_measuring(gpu_calls *calls);
+} // namespace emulated
 #endif
 
 #endif

@@ -26,17 +26,22 @@ struct CUstream_st {
     work *queue;
     size_t count, done, room;
     bool captures;
-    int captured;
+    struct CUgraph_st *captured;
 };
 
+enum { MOST_EVENTS = 16 };
+
 struct CUgraph_st {
-    int launches;
+    int launches, events;
+    struct CUevent_st *event[MOST_EVENTS];
 };
 
 struct CUevent_st {
     struct CUstream_st *stream;
     size_t behind; /* work of the stream that is done before it */
     int asked;
+    bool timed;
+    int time; /* launches before it, a millisecond each */
 };
 
 EXPORT fake_cuda_state fake_cuda = {.devices = 1, .memory = (size_t)1 << 30};
@@ -92,7 +97,7 @@ EXPORT int cuDeviceGetName(char *name, int length, int device)
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     (void)device;
-    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : 227 << 10;
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : attribute == 38 ? 60 << 20 : attribute == 13 ? 1980000 : 227 << 10;
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
@@ -171,8 +176,8 @@ EXPORT int cuStreamWaitEvent(struct CUstream_st *s, struct CUevent_st *e, unsign
 }
 EXPORT int cuEventCreate(struct CUevent_st **e, unsigned flags)
 {
-    (void)flags;
-    return !(*e = calloc(1, sizeof **e));
+    if ((*e = calloc(1, sizeof **e))) (*e)->timed = flags == 0;
+    return !*e;
 }
 EXPORT int cuEventDestroy_v2(struct CUevent_st *e)
 {
@@ -182,7 +187,26 @@ EXPORT int cuEventDestroy_v2(struct CUevent_st *e)
 EXPORT int cuEventRecord(struct CUevent_st *e, struct CUstream_st *s)
 {
     if (fake_cuda.fault) return fake_cuda.fault;
-    *e = (struct CUevent_st){.stream = s, .behind = s->count};
+    *e = (struct CUevent_st){.stream = s, .behind = s->count, .timed = e->timed, .time = fake_cuda.launches};
+    fake_cuda.events += e->timed;
+    return 0;
+}
+EXPORT int cuEventRecordWithFlags(struct CUevent_st *e, struct CUstream_st *s, unsigned flags)
+{
+    if (!s->captures || flags != 1 || !e->timed || fake_cuda.no_events) return 801;
+    struct CUgraph_st *g = s->captured;
+    g->event[g->events++] = e;
+    e->time = -1 - g->launches; /* until the graph runs */
+    return 0;
+}
+EXPORT int cuEventElapsedTime(float *milliseconds, const struct CUevent_st *from, const struct CUevent_st *to)
+{
+    *milliseconds = (float)(to->time - from->time);
+    return from->timed && to->timed && from->time >= 0 && to->time >= 0 ? 0 : 400;
+}
+EXPORT int cuDriverGetVersion(int *version)
+{
+    *version = 13010;
     return 0;
 }
 EXPORT int cuEventQuery(struct CUevent_st *e)
@@ -221,7 +245,7 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
 {
     struct CUstream_st *s = stream;
     (void)function, (void)parameters, (void)by, (void)bz;
-    if (s->captures) return s->captured++, 0;
+    if (s->captures) return s->captured->launches++, 0;
     fake_cuda.launches++;
     fake_cuda.threads = (uint64_t)gx * gy * gz * bx;
     fake_cuda.launch_shared = shared;
@@ -238,13 +262,12 @@ EXPORT int cuLaunchKernelEx(const struct cu_launch_config *c, void *function, vo
 EXPORT int cuStreamBeginCapture_v2(struct CUstream_st *s, int mode)
 {
     s->captures = true;
-    s->captured = 0;
+    s->captured = calloc(1, sizeof *s->captured);
     return mode != 2;
 }
 EXPORT int cuStreamEndCapture(struct CUstream_st *s, struct CUgraph_st **graph)
 {
-    *graph = malloc(sizeof **graph);
-    (*graph)->launches = s->captured;
+    *graph = s->captured;
     s->captures = false;
     return 0;
 }
@@ -259,6 +282,9 @@ EXPORT int cuGraphInstantiateWithFlags(struct CUgraph_st **exec, struct CUgraph_
 EXPORT int cuGraphLaunch(struct CUgraph_st *exec, struct CUstream_st *s)
 {
     (void)s;
+    for (int i = 0; i < exec->events; i++) /* all of its launches lie between the first and the others */
+        exec->event[i]->time = fake_cuda.launches + (i ? exec->launches : 0);
+    fake_cuda.events += exec->events;
     fake_cuda.launches += exec->launches;
     fake_cuda.graph_launches++;
     return 0;

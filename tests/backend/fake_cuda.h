@@ -15,6 +15,8 @@ typedef struct fake_cuda_state {
     int allocations, modules, launches, shared; /* now there; until now; dynamic memory allowed last */
     bool no_graphs;      /* they cannot be made */
     int graphs, graph_launches; /* now there; until now */
+    int events;          /* recordings with a time, in streams and in graphs */
+    bool no_events;      /* none in graphs */
     unsigned launch_shared;
     uint64_t threads; /* of the last launch */
     unsigned char parameters[4096];

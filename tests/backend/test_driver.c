@@ -199,6 +199,52 @@ static void test_graphs(void **state)
     assert_int_equal(fake->graphs, 0);
 }
 
+/* Launches that are recorded happen, and again at every replay, as a graph with its marks if there can be one. */
+static void test_records(void **state)
+{
+    (void)state;
+    gpu *g = open_gpu();
+    hy_error err = {0};
+    for (int run = 0; run < 3; run++) {
+        int count = 0, before = fake->launches;
+        bool graph = false, all = run == 0;
+        fake->no_events = run == 2;
+        g->calls->record(g, run == 1 ? "hy_one" : NULL);
+        if (!all) g->calls->mark(g, 3);
+        const gpu_kernel *one = g->calls->kernel(g, "hy_one"), *two = g->calls->kernel(g, "hy_two");
+        g->calls->launch(g, one, (const int[3]){1, 1, 1}, 32, 0, &run, sizeof run);
+        g->calls->launch(g, two, (const int[3]){1, 1, 1}, 64, 0, &run, sizeof run);
+        if (!all) g->calls->mark(g, 5);
+        gpu_record *record = g->calls->recorded(g, &count, &graph);
+        check(g->calls->wait(g, &err), &err);
+        assert_int_equal(fake->launches - before, 2);
+        assert_non_null(record);
+        assert_int_equal(count, run == 1 ? 1 : 2);
+        assert_int_equal(graph, run != 2);
+        int graphs = fake->graph_launches, events = fake->events;
+        for (int i = 0; i < 4; i++) g->calls->replay(g, record);
+        check(g->calls->wait(g, &err), &err);
+        assert_int_equal(fake->launches - before, 2 + 4 * count);
+        assert_int_equal(fake->graph_launches - graphs, run == 2 ? 0 : 4);
+        assert_int_equal(fake->events - events, all ? 0 : 8);
+        if (!all) assert_float_equal(g->calls->between(g, 3, 5), 1e-3 * count, 1e-9);
+        g->calls->forget(g, record);
+        g->calls->forget(g, NULL);
+    }
+    assert_int_equal(fake->graphs, 0);
+    uint8_t *to = take(g, 20 << 20);
+    g->calls->link(g, to, 20 << 20);
+    check(g->calls->wait(g, &err), &err);
+    g->calls->free(g, to);
+    gpu_info info;
+    g->calls->info(g, &info);
+    assert_int_equal(info.cache, 60 << 20);
+    assert_float_equal(info.clock, 1.98e9, 1);
+    assert_string_equal(info.cuda, "13.1");
+    assert_non_null(info.archs);
+    close_gpu(g);
+}
+
 /* The first error stays, and nothing is done from then on. */
 static void test_fault(void **state)
 {
@@ -237,7 +283,8 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_memory), cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_launches),        cmocka_unit_test(test_graphs), cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_launches),        cmocka_unit_test(test_graphs), cmocka_unit_test(test_records),
+        cmocka_unit_test(test_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
  */
 #include "backend/cuda/gpu.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +61,9 @@ typedef struct driver_gpu {
     gpu_kernel *bucket[KERNEL_BUCKETS], *kernels;
     const char *last; /* kernel that was launched last */
     launches *launches;
+    cu_event *marks;     /* [GPU_MARKS], NULL until the first mark */
+    launches *recording; /* NULL: nothing is recorded */
+    const char *prefix;  /* of the kernels that are, or NULL */
 
     pthread_mutex_t beside_lock;
     cu_stream beside;
@@ -379,7 +383,126 @@ static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], i
         if (keep_failure(d, r, "giving a kernel its shared memory")) own->shared = shared;
     }
     if (launches_add(d->launches, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK) keep(d, &error);
+    bool remembered = d->recording && (!d->prefix || strncmp(kernel->name, d->prefix, strlen(d->prefix)) == 0);
+    if (remembered && launches_add(d->recording, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK)
+        keep(d, &error);
     pthread_mutex_unlock(&d->lock);
+}
+
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
+
+struct gpu_record {
+    launches *list;
+};
+
+static void driver_mark(gpu *g, int i)
+{
+    driver_gpu *d = self(g);
+    hy_error error = {0};
+    assert(i >= 0 && i < GPU_MARKS);
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    flush(d);
+    if (!d->marks) d->marks = memory_zeroed(GPU_MARKS, sizeof *d->marks);
+    if (!d->marks) {
+        error_memory(&error, "marks", GPU_MARKS * sizeof *d->marks);
+    } else if (d->marks[i] || keep_failure(d, d->api->event_create(&d->marks[i], 0), "a mark")) {
+        keep_failure(d, d->api->event_record(d->marks[i], d->stream), "a mark");
+        if (d->recording) launches_mark(d->recording, d->marks[i], &error);
+    }
+    if (error.status != HY_OK) keep(d, &error);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static double driver_between(gpu *g, int from, int to)
+{
+    driver_gpu *d = self(g);
+    float milliseconds = 0;
+    assert(from >= 0 && from < GPU_MARKS && to >= 0 && to < GPU_MARKS);
+    if (!enter(d)) return 0;
+    pthread_mutex_lock(&d->lock);
+    assert(d->marks && d->marks[from] && d->marks[to]);
+    flush(d);
+    /* Behind everything: a mark of a graph still shows its last time until the graph comes to it. */
+    bool good = keep_failure(d, d->api->event_record(d->done, d->stream), "a step") && wait_for(d, d->done);
+    if (good) {
+        cu_result r = d->api->event_elapsed ? d->api->event_elapsed(&milliseconds, d->marks[from], d->marks[to])
+                                            : CU_NOT_SUPPORTED;
+        good = keep_failure(d, r, "reading the GPU's clock");
+    }
+    pthread_mutex_unlock(&d->lock);
+    return good ? (double)milliseconds / 1e3 : 0;
+}
+
+static void driver_record(gpu *g, const char *prefix)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    assert(!d->recording);
+    if (keep_failure(d, launches_open(d->api, d->stream, d->info.major >= 9, &d->recording), "recording"))
+        launches_hold(d->recording);
+    d->prefix = prefix;
+    pthread_mutex_unlock(&d->lock);
+}
+
+static gpu_record *driver_recorded(gpu *g, int *count, bool *graph)
+{
+    driver_gpu *d = self(g);
+    pthread_mutex_lock(&d->lock);
+    launches *list = d->recording;
+    gpu_record *record = NULL;
+    d->recording = NULL;
+    *count = 0;
+    *graph = false;
+    if (enter(d)) flush(d);
+    if (enter(d) && list && (record = memory_zeroed(1, sizeof *record))) {
+        record->list = list;
+        *graph = launches_fix(list, count);
+    } else {
+        hy_error error = {0};
+        error_memory(&error, "recorded launches", sizeof *record);
+        keep(d, &error);
+        launches_close(list);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return record;
+}
+
+static void driver_replay(gpu *g, gpu_record *record)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    flush(d);
+    keep_failure(d, launches_again(record->list), "a replay");
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void driver_forget(gpu *g, gpu_record *record)
+{
+    if (!record) return;
+    driver_wait(g, NULL);
+    launches_close(record->list);
+    memory_free(record);
+}
+
+static double driver_link(gpu *g, void *device, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return 0;
+    driver_mark(g, GPU_MARKS - 2);
+    pthread_mutex_lock(&d->lock);
+    slot *s = take_slot(d);
+    for (size_t at = 0, n; at < bytes && s; at += n) {
+        n = piece(bytes - at);
+        cu_address to = (cu_address)(uintptr_t)device + at;
+        if (!keep_failure(d, d->api->to_device(to, s->data, n, d->stream), "a write")) break;
+    }
+    if (s) keep_failure(d, d->api->event_record(s->event, d->stream), "a step");
+    pthread_mutex_unlock(&d->lock);
+    driver_mark(g, GPU_MARKS - 1);
+    return driver_between(g, GPU_MARKS - 2, GPU_MARKS - 1);
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
@@ -405,6 +528,9 @@ static void driver_close(gpu *g)
         if (d->done) driver_wait(g, NULL);
         d->api->context_set(d->context);
         launches_close(d->launches);
+        launches_close(d->recording);
+        for (int i = 0; d->marks && i < GPU_MARKS; i++)
+            if (d->marks[i]) d->api->event_destroy(d->marks[i]);
         for (size_t i = 0; i < d->module_count; i++) d->api->module_unload(d->modules[i]);
         for (int i = 0; i < SLOTS; i++) close_slot(d, &d->slot[i]);
         close_slot(d, &d->beside_slot);
@@ -424,6 +550,7 @@ static void driver_close(gpu *g)
     pthread_mutex_destroy(&d->beside_lock);
     pthread_mutex_destroy(&d->error_lock);
     free(d->modules);
+    memory_free(d->marks);
     memory_free(d);
 }
 
@@ -441,6 +568,13 @@ static const gpu_calls calls = {
     .read_beside = driver_read_beside,
     .write_beside = driver_write_beside,
     .wait = driver_wait,
+    .mark = driver_mark,
+    .between = driver_between,
+    .record = driver_record,
+    .recorded = driver_recorded,
+    .replay = driver_replay,
+    .forget = driver_forget,
+    .link = driver_link,
 };
 
 static cu_result open_slot(const driver_gpu *d, slot *s)
@@ -449,6 +583,34 @@ static cu_result open_slot(const driver_gpu *d, slot *s)
     cu_result r = d->api->alloc_host(&memory, SLOT_BYTES);
     s->data = memory;
     return r == CU_OK ? d->api->event_create(&s->event, CU_EVENT_WITHOUT_TIME) : r;
+}
+
+/* The word that looks like a version in the first line of what the kernel's module says of itself. */
+static void module_version(char out[32])
+{
+    char line[256] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
+    if (f) fclose(f);
+    for (char *rest = line, *word; (word = strtok_r(rest, " \t\n", &rest));)
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) {
+            snprintf(out, 32, "%.31s", word);
+            return;
+        }
+}
+
+/* What is said of the GPU and not needed. */
+static void read_about(driver_gpu *d)
+{
+    const driver_api *api = d->api;
+    int cache = 0, clock = 0, memory = 0, version = 0;
+    if (api->device_attribute(&cache, CU_DEVICE_CACHE, d->device) == CU_OK) d->info.cache = (size_t)cache;
+    if (api->device_attribute(&clock, CU_DEVICE_CLOCK, d->device) == CU_OK) d->info.clock = 1e3 * clock;
+    if (api->device_attribute(&memory, CU_DEVICE_MEMORY_CLOCK, d->device) == CU_OK) d->info.clock_memory = 1e3 * memory;
+    if (api->version && api->version(&version) == CU_OK)
+        snprintf(d->info.cuda, sizeof d->info.cuda, "%d.%d", version / 1000 % 1000, version % 1000 / 10);
+    module_version(d->info.driver);
+    d->info.archs = cuda_fatbin_archs;
 }
 
 static cu_result open_device(driver_gpu *d)
@@ -462,6 +624,7 @@ static cu_result open_device(driver_gpu *d)
     if (r == CU_OK) r = api->device_attribute(&d->info.processors, CU_DEVICE_PROCESSORS, d->device);
     if (r == CU_OK) r = api->device_attribute(&shared, CU_DEVICE_SHARED_OPTIN, d->device);
     d->info.shared = (size_t)shared;
+    if (r == CU_OK) read_about(d);
     if (r == CU_OK) r = api->context_retain(&d->context, d->device);
     if (r == CU_OK) r = api->context_set(d->context);
     if (r == CU_OK) r = api->stream_create(&d->stream, CU_STREAM_NON_BLOCKING);

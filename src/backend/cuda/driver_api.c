@@ -55,8 +55,11 @@ static void load(void)
         {"cuGraphLaunch", &loaded.graph_launch},
         {"cuGraphDestroy", &loaded.graph_destroy},
         {"cuGraphExecDestroy", &loaded.exec_destroy},
+        {"cuEventRecordWithFlags", &loaded.event_record_with},
+        {"cuEventElapsedTime", &loaded.event_elapsed},
+        {"cuDriverGetVersion", &loaded.version},
     };
-    enum { OPTIONAL = 7 }; /* the last ones */
+    enum { OPTIONAL = 10 }; /* the last ones */
     size_t count = sizeof functions / sizeof *functions;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* never closed: its threads live on */
     if (!library) {

@@ -29,14 +29,19 @@ enum {
     CU_UNSUPPORTED_PTX_VERSION = 222,
     CU_NOT_FOUND = 500,
     CU_NOT_READY = 600,
+    CU_NOT_SUPPORTED = 801,
 
+    CU_DEVICE_CLOCK = 13, /* kHz */
     CU_DEVICE_PROCESSORS = 16,
+    CU_DEVICE_MEMORY_CLOCK = 36, /* kHz */
+    CU_DEVICE_CACHE = 38,
     CU_DEVICE_MAJOR = 75,
     CU_DEVICE_MINOR = 76,
     CU_DEVICE_SHARED_OPTIN = 97,
     CU_FUNCTION_DYNAMIC_SHARED = 8,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_WITHOUT_TIME = 2,
+    CU_EVENT_EXTERNAL = 1, /* a captured recording happens whenever the graph runs */
     CU_CAPTURE_RELAXED = 2,
 };
 
@@ -107,6 +112,9 @@ typedef struct driver_api {
     cu_result (*graph_launch)(cu_graph_exec exec, cu_stream stream);
     cu_result (*graph_destroy)(cu_graph graph);
     cu_result (*exec_destroy)(cu_graph_exec exec);
+    cu_result (*event_record_with)(cu_event event, cu_stream stream, unsigned flags);
+    cu_result (*event_elapsed)(float *milliseconds, cu_event from, cu_event to);
+    cu_result (*version)(int *version); /* 1000 * major + 10 * minor of CUDA */
 } driver_api;
 
 /* Loads libcuda.so.1 once and for all. HY_UNSUPPORTED: it is not there, or too old. */

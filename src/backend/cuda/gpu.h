@@ -19,6 +19,9 @@
 
 typedef struct gpu gpu;
 typedef struct gpu_kernel gpu_kernel;
+typedef struct gpu_record gpu_record; /* launches and marks that can be run again */
+
+enum { GPU_MARKS = 1024 };
 
 typedef struct gpu_info {
     char name[128];      /* "NVIDIA H200" */
@@ -26,6 +29,11 @@ typedef struct gpu_info {
     int processors;      /* multiprocessors */
     size_t memory, free; /* bytes */
     size_t shared;       /* most dynamic shared memory of a block, bytes */
+    /* For people and benches; "" and 0: not known. */
+    size_t cache;             /* second level, bytes */
+    double clock, clock_memory; /* highest of the multiprocessors and of the memory, Hz */
+    char driver[32], cuda[16];  /* "580.159.04"; the CUDA that it knows, "13.0" */
+    const char *archs;          /* that the program has kernels for, "sm_80 sm_90a"; borrowed */
 } gpu_info;
 
 typedef struct gpu_calls {
@@ -51,6 +59,20 @@ typedef struct gpu_calls {
     /* Until all is done. The error names the kernel that was launched last where it is known; a wait that takes longer
      * than a minute is one (HY_FAILED). */
     hy_status (*wait)(gpu *g, hy_error *err);
+
+    /* Measuring by the GPU's own clock, for benches; one thread's. `mark`: the time at which all that was asked for before
+     * is done becomes number i of GPU_MARKS; `between`: seconds from one to the other, for which it waits; 0 after an error. */
+    void (*mark)(gpu *g, int i);
+    double (*between)(gpu *g, int from, int to);
+    /* From `record` to `recorded`, launches of kernels whose names begin with `prefix` (NULL: all) and marks happen as ever and
+     * are remembered with their parameters; writes, reads, copies and fills are not. `replay` runs them again, as one graph where
+     * the driver makes one of them (`graph`); they find in memory what is there then. NULL: an error was kept. */
+    void (*record)(gpu *g, const char *prefix);
+    gpu_record *(*recorded)(gpu *g, int *launches, bool *graph);
+    void (*replay)(gpu *g, gpu_record *record);
+    void (*forget)(gpu *g, gpu_record *record); /* NULL is nothing */
+    /* Seconds in which `bytes` come to the device from the host's pinned memory: those of one slot, over and over. */
+    double (*link)(gpu *g, void *device, size_t bytes);
 } gpu_calls;
 
 struct gpu {

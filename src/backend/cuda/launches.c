@@ -13,7 +13,8 @@ enum {
     ARGUMENT_BYTES = 4096,
 };
 
-/* In the list, with its arguments behind it up to a multiple of 8 bytes. */
+/* In the list, with its arguments behind it up to a multiple of 8 bytes. function NULL: a mark, whose event these are.
+ */
 typedef struct launch {
     cu_function function;
     unsigned grid[3], block, shared, bytes;
@@ -32,7 +33,7 @@ typedef struct graph {
 struct launches {
     const driver_api *api;
     cu_stream stream;
-    bool follows, graphs;
+    bool follows, graphs, held;
     uint8_t *list;
     size_t bytes, room;
     int count;
@@ -92,12 +93,21 @@ static size_t padded(size_t bytes)
     return (bytes + 7) / 8 * 8;
 }
 
-static cu_result run_all(const launches *l)
+static cu_result run_mark(const launches *l, const launch *one, bool captured)
+{
+    cu_event event;
+    memcpy(&event, one + 1, sizeof event);
+    if (!captured) return l->api->event_record(event, l->stream);
+    return l->api->event_record_with ? l->api->event_record_with(event, l->stream, CU_EVENT_EXTERNAL)
+                                     : CU_NOT_SUPPORTED;
+}
+
+static cu_result run_all(const launches *l, bool captured)
 {
     cu_result r = CU_OK;
     for (size_t at = 0; at < l->bytes && r == CU_OK;) {
         const launch *one = (const launch *)(const void *)(l->list + at);
-        r = run_one(l, one);
+        r = one->function ? run_one(l, one) : run_mark(l, one, captured);
         at += sizeof *one + padded(one->bytes);
     }
     return r;
@@ -127,7 +137,7 @@ hy_status launches_add(launches *l, cu_function function, const int grid[3], int
     }
     l->bytes += size;
     l->count++;
-    if (l->graphs) return HY_OK;
+    if (l->graphs || l->held) return HY_OK;
     cu_result r = launches_run(l);
     return r == CU_OK ? HY_OK : error_set(err, HY_FAILED, "the GPU refused a launch: error %d of the driver", r);
 }
@@ -154,7 +164,7 @@ static void make_graph(const launches *l, graph *g)
     g->refused = true;
     g->list = malloc(l->bytes);
     if (!g->list || l->api->capture_begin(l->stream, CU_CAPTURE_RELAXED) != CU_OK) return;
-    cu_result r = run_all(l), ended = l->api->capture_end(l->stream, &made);
+    cu_result r = run_all(l, true), ended = l->api->capture_end(l->stream, &made);
     if (r == CU_OK && ended == CU_OK) g->refused = l->api->graph_instantiate(&g->exec, made, 0) != CU_OK;
     if (g->refused) g->exec = NULL;
     if (made) l->api->graph_destroy(made);
@@ -172,9 +182,37 @@ cu_result launches_run(launches *l)
     if (g && g->exec && memcmp(g->list, l->list, l->bytes) == 0)
         r = l->api->graph_launch(g->exec, l->stream);
     else
-        r = run_all(l);
+        r = run_all(l, false);
     l->bytes = 0;
     l->count = 0;
     l->hash = 0;
     return r;
+}
+
+/* ---- Lists that stay ----------------------------------------------------------------------------------------------
+ */
+
+void launches_hold(launches *l)
+{
+    l->held = true;
+}
+
+hy_status launches_mark(launches *l, cu_event event, hy_error *err)
+{
+    hy_status status = launches_add(l, NULL, (const int[3]){1, 1, 1}, 0, 0, &event, sizeof event, err);
+    l->count -= status == HY_OK;
+    return status;
+}
+
+bool launches_fix(launches *l, int *count)
+{
+    *count = l->count;
+    if (l->graphs && l->count > 0) make_graph(l, &l->graph[0]);
+    return l->graph[0].exec != NULL;
+}
+
+cu_result launches_again(const launches *l)
+{
+    const graph *g = &l->graph[0];
+    return g->exec ? l->api->graph_launch(g->exec, l->stream) : run_all(l, false);
 }

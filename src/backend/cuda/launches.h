@@ -23,4 +23,11 @@ hy_status launches_add(launches *l, cu_function function, const int grid[3], int
 /* All of them go to the stream. */
 cu_result launches_run(launches *l);
 
+/* A list that stays, for measuring: what is added only waits, marks are events that are recorded in its place.
+ * launches_fix, once, behind the last: whether it is a graph; launches_again runs it, as often as wanted. */
+void launches_hold(launches *l);
+hy_status launches_mark(launches *l, cu_event event, hy_error *err);
+bool launches_fix(launches *l, int *count);
+cu_result launches_again(const launches *l);
+
 #endif

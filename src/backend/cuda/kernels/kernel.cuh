@@ -130,6 +130,16 @@ template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;
 /* *at += n of a whole number in shared memory that others count too; what was there before. */
 DEVICE uint32_t count_up(uint32_t *at, uint32_t n) { return atomicAdd(at, n); }
 
+/* ---- Clocks: of a multiprocessor, and of the GPU in nanoseconds --------------------------------------------------- */
+
+DEVICE uint64_t clock_cycles() { return (uint64_t)clock64(); }
+DEVICE uint64_t clock_nanoseconds()
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
 /*

@@ -1,0 +1,58 @@
+/*
+ * What `hayate bench` asks of a GPU: how fast it is now, and how long launches take by its own clock. The one header of this
+ * folder that is not private to it.
+ *
+ * The bounds are passes over a buffer of several second-level caches and loops that only multiply (kernels/bounds.cu). What is
+ * timed is recorded while it runs as ever, and then run again, as a graph, behind a read pass that leaves nothing of it in the
+ * cache. That pass is the memory's bandwidth of the same moment.
+ */
+#ifndef HAYATE_BACKEND_CUDA_BENCH_H
+#define HAYATE_BACKEND_CUDA_BENCH_H
+
+#include "backend/cuda/gpu.h"
+#include "backend/ops.h"
+
+typedef struct cuda_bench cuda_bench;
+
+typedef struct cuda_bounds { /* bytes and operations a second; 0: this GPU has no such thing */
+    double read, write, copy; /* copy: both directions counted */
+    double link;              /* from the host's pinned memory to the GPU */
+    double mma, wgmma, fma;   /* bf16 mma.sync, bf16 wgmma, fp32 on the plain units; an fma is two operations */
+    double clock;             /* of the multiprocessors during bound_mma, Hz */
+} cuda_bounds;
+
+enum { CUDA_BENCH_MARKS = GPU_MARKS - 16 }; /* for the caller: numbers below it */
+
+/* Whether a backend's operations run on a GPU, so that cuda_bench_open takes it. */
+bool cuda_bench_has(const hy_ops *ops);
+/* The buffer that a GPU asks for: sixteen second-level caches, at least 1 GiB, at most a quarter of what is free. */
+uint64_t cuda_bench_bytes(const gpu_info *info);
+
+/* Buffers on the GPU of a backend, which is borrowed; NULL: the machine's first, opened for itself. `bytes` of a pass, 0:
+ * cuda_bench_bytes; the loops are as long as a buffer is large, up to a millisecond or two. HY_NO_FIT. */
+hy_status cuda_bench_open(const ops_backend *backend, uint64_t bytes, cuda_bench **out, hy_error *err);
+void cuda_bench_close(cuda_bench *b);
+const gpu_info *cuda_bench_info(const cuda_bench *b);
+uint64_t cuda_bench_buffer(const cuda_bench *b); /* bytes of a pass */
+
+/* All bounds, one pass or loop each. */
+hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err);
+
+/* From here on launches of kernels that begin with `prefix` are remembered; NULL: all. */
+void cuda_bench_record(cuda_bench *b, const char *prefix);
+/* The time at which all that was asked for before is done. */
+void cuda_bench_mark(cuda_bench *b, int i);
+double cuda_bench_between(cuda_bench *b, int from, int to);
+
+typedef struct cuda_record {
+    gpu_record *record;
+    int launches;
+    bool graph; /* it is run as one */
+} cuda_record;
+
+hy_status cuda_bench_recorded(cuda_bench *b, cuda_record *out, hy_error *err);
+/* Seconds of one replay behind a read pass, and bytes a second of that pass. */
+hy_status cuda_bench_replay(cuda_bench *b, const cuda_record *record, double *seconds, double *read, hy_error *err);
+void cuda_bench_forget(cuda_bench *b, cuda_record *record);
+
+#endif
