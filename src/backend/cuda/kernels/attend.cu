@@ -76,8 +76,8 @@ DEVICE void load_part(raw_part<FORMAT, DIM, TOKENS> &part, const uint8_t *data, 
     }
 }
 
-/* Into the tile's rows [first, first + TOKENS); zeros from row `tokens` on. */
-template <int FORMAT, int DIM, int TOKENS>
+/* Into the tile's rows [first, first + TOKENS), keys in key_order; zeros from row `tokens` on. */
+template <bool KEYS, int FORMAT, int DIM, int TOKENS>
 DEVICE void store_part(const raw_part<FORMAT, DIM, TOKENS> &part, quad *tile, int first, int tokens)
 {
     typedef raw_part<FORMAT, DIM, TOKENS> raw;
@@ -93,7 +93,12 @@ DEVICE void store_part(const raw_part<FORMAT, DIM, TOKENS> &part, quad *tile, in
             quad out;
             decode_eight<FORMAT>(part.piece[i].w + c * CHUNK, unit[c / 2 % 2], out.w);
             if (row >= tokens) out = quad{{0, 0, 0, 0}};
-            tile[place_of<DIM / 8>(row, value % DIM / 8)] = out;
+            if constexpr (KEYS && is_nvfp4<FORMAT>() && DIM == 128) { /* a piece is a quarter: a word of four chunks */
+                UNROLL for (int w = 0; w < 4; w++)
+                    ((uint32_t *)(tile + place_of<DIM / 8>(row, 4 * c + w)))[p % 4] = out.w[w];
+            } else {
+                tile[place_of<DIM / 8>(row, value % DIM / 8)] = out;
+            }
         }
     }
 }
@@ -110,8 +115,8 @@ template <int TILES> struct attend_state {
 DEVICE void fold(float maximum, float now_maximum, float &joint, float &before, float &now)
 {
     joint = fmaxf(maximum, now_maximum);
-    before = exp2f(maximum - joint);
-    now = exp2f(now_maximum - joint);
+    before = power_of_two(maximum - joint);
+    now = power_of_two(now_maximum - joint);
 }
 
 template <int TILES> DEVICE void fold_state(attend_state<TILES> &state, const attend_state<TILES> &block, bool first)
@@ -254,11 +259,11 @@ DEVICE void weigh(const attend_row<DIM> &row, int tokens, const float s[PARTS][4
                 float p[2];
                 UNROLL for (int c = 0; c < 2; c++) {
                     bool seen = 8 * (PARTS * warp + i) + 2 * t + c < tokens;
-                    p[c] = seen ? exp2f(s[i][2 * r + c] - maximum[r]) : 0;
+                    p[c] = seen ? power_of_two(s[i][2 * r + c] - maximum[r]) : 0;
                     sum[r] += p[c];
                 }
                 uint32_t *to = (uint32_t *)(row.weights + place_of<CUDA_BLOCK_TOKENS / 8>(g + 8 * r, PARTS * warp + i));
-                to[t] = bf16_pair(p[0], p[1]);
+                to[t] = round_pair(p[0], p[1]);
             }
             sum[r] += lane_xor(sum[r], 1);
             sum[r] += lane_xor(sum[r], 2);
@@ -296,7 +301,7 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
     {
         raw_part<FORMAT, DIM, TOKENS> keys;
         load_part(keys, head, head + a.cache.k_scales, first, false);
-        store_part(keys, m.tile, first, CUDA_BLOCK_TOKENS);
+        store_part<true>(keys, m.tile, first, CUDA_BLOCK_TOKENS);
     }
     {
         raw_part<FORMAT, DIM, TOKENS> values;
@@ -306,7 +311,7 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
             if (ROWS == 1 || tokens[r] > 0) score_keys<DIM, PARTS>(a, m.tile, row_of(m, r), tokens[r], s[r]);
         WARP_SYNC(); /* keys have been read */
         if (!is_nvfp4<FORMAT>()) load_part(values, data, scales, first, true);
-        store_part(values, m.tile, first, most);
+        store_part<false>(values, m.tile, first, most);
     }
     BLOCK_SYNC();
     UNROLL for (int r = 0; r < ROWS; r++)
@@ -318,7 +323,7 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
             BLOCK_SYNC();
             raw_part<FORMAT, DIM, TOKENS> values;
             load_part(values, data, scales, first, true);
-            store_part(values, m.tile, first, tokens[r]);
+            store_part<false>(values, m.tile, first, tokens[r]);
             BLOCK_SYNC();
         }
         attend_state<TILES> block;
@@ -366,9 +371,11 @@ template <int FORMAT, int DIM> DEVICE void load_queries(const attend_args &a, co
         int h = i / (DIM / 8), chunk = i % (DIM / 8);
         quad out = {{0, 0, 0, 0}};
         if (h < u.heads) {
-            const float *from = a.q + ((int64_t)u.row * a.heads + u.head + h) * DIM + 8 * chunk;
-            UNROLL for (int p = 0; p < 4; p++)
-                out.w[p] = bf16_pair(from[cached_order<FORMAT>(2 * p)], from[cached_order<FORMAT>(2 * p + 1)]);
+            const float *from = a.q + ((int64_t)u.row * a.heads + u.head + h) * DIM;
+            UNROLL for (int p = 0; p < 4; p++) {
+                int place = 8 * chunk + 2 * p;
+                out.w[p] = bf16_pair(from[key_order<FORMAT, DIM>(place)], from[key_order<FORMAT, DIM>(place + 1)]);
+            }
         }
         query[place_of<DIM / 8>(h, chunk)] = out;
     }

@@ -38,6 +38,18 @@ template <int FORMAT> DEVICE constexpr int cached_order(int i)
     return is_nvfp4<FORMAT>() ? i / 2 + i % 2 * 4 : i;
 }
 
+/*
+ * Which element of a key is at place i of the DIM that a product with it adds up, 16 an MMA. Of NVFP4 with 128 dims a thread that
+ * loads 16 bytes has a quarter of the key, elements 32t .. 32t+31, and every MMA takes four of each quarter, so that four
+ * threads have an operand in their registers as they decode it: place 16k + 8p + 2t + h is element
+ * 32t + 8 (k / 2) + 2 (k % 2) + p + 4h. Of the others eight neighbours stay together.
+ */
+template <int FORMAT, int DIM> DEVICE constexpr int key_order(int i)
+{
+    return is_nvfp4<FORMAT>() && DIM == 128 ? i % 8 / 2 * 32 + i / 32 * 8 + i / 16 % 2 * 2 + i % 16 / 8 + i % 2 * 4
+                                            : i / 8 * 8 + cached_order<FORMAT>(i % 8);
+}
+
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
 /* What E4M3 holds of a product. */

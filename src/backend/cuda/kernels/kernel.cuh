@@ -47,6 +47,18 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
     float high = bf16_fused(bits_float(a & 0xFFFF0000u), bits_float(b & 0xFFFF0000u), bits_float(c & 0xFFFF0000u));
     return float_bits(low) >> 16 | float_bits(high);
 }
+DEVICE float power_of_two(float x)
+{
+    float p = exp2f(x);
+    return p < 0x1p-126f ? 0 : p;
+}
+DEVICE uint32_t round_pair(float low, float high)
+{
+    uint32_t u[2] = {float_bits(low), float_bits(high)};
+    for (int i = 0; i < 2; i++)
+        u[i] = (u[i] & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFF : (u[i] + 0x7FFFu + (u[i] >> 16 & 1)) >> 16;
+    return u[0] | u[1] << 16;
+}
 #else
 
 #define DEVICE __device__ __forceinline__
@@ -98,6 +110,20 @@ DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 /* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE int count_bits(uint32_t x) { return __popc(x); }
+/* 2^x, 0 for what is below 2^-126: one instruction. */
+DEVICE float power_of_two(float x)
+{
+    float p;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(x));
+    return p;
+}
+/* The nearest bf16 of both, ties to even, `low` in the low half; NaN gives 0x7FFF. */
+DEVICE uint32_t round_pair(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
 /* Pairs of bf16: both halves of a * b + c, each rounded once; subnormals are kept. */
 DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
 {
