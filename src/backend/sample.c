@@ -52,9 +52,9 @@ static inline float scale(float z, float temperature)
 
 /* ---- Masks ---------------------------------------------------------------------------------------------------- */
 
-static void forbid(sampler *s, int32_t id)
+static void forbid(uint32_t *bits, int32_t vocab, int32_t id)
 {
-    if (id >= 0 && id < s->vocab) s->z[id] = -INFINITY;
+    if (id >= 0 && id < vocab) bits[id / 32] &= ~(1u << (id % 32));
 }
 
 /* Token `back` places before the next one, 1 being the last; the history is the prompt and then the output. */
@@ -65,37 +65,53 @@ static int32_t history(const ops_sample *how, size_t back)
 }
 
 /* A word's last token is forbidden where the tokens before it are already there; of a word of one token, always. */
-static void forbid_bad_words(sampler *s)
+static void forbid_bad_words(const ops_sample *how, int32_t vocab, uint32_t *bits)
 {
-    const ops_sample *how = s->how;
     size_t known = (size_t)how->prompt_count + (size_t)how->output_count;
     for (int32_t w = 0; w < how->bad_word_count; w++) {
         const int32_t *word = how->bad_words[w];
         size_t length = how->bad_word_lengths[w], i = 0;
         if (length == 0 || length - 1 > known) continue;
         while (i < length - 1 && word[i] == history(how, length - 1 - i)) i++;
-        if (i == length - 1) forbid(s, word[i]);
+        if (i == length - 1) forbid(bits, vocab, word[i]);
     }
 }
 
+sample_masking sample_masks(const ops_sample *how)
+{
+    bool ends = how->output_count < how->min_tokens && how->end_id_count > 0;
+    if (how->allowed_count > 0 || how->bad_word_count > 0 || ends) return SAMPLE_MASK_MADE;
+    return how->mask ? SAMPLE_MASK_GIVEN : SAMPLE_MASK_NONE;
+}
+
+void sample_mask_bits(const ops_sample *how, int32_t vocab, uint32_t *bits)
+{
+    size_t words = ((size_t)vocab + 31) / 32;
+    memset(bits, how->allowed_count > 0 ? 0 : 0xFF, words * sizeof *bits);
+    for (int32_t i = 0; i < how->allowed_count; i++) {
+        int32_t id = how->allowed[i];
+        if (id >= 0 && id < vocab) bits[id / 32] |= 1u << (id % 32);
+    }
+    forbid_bad_words(how, vocab, bits);
+    if (how->output_count < how->min_tokens)
+        for (int32_t i = 0; i < how->end_id_count; i++) forbid(bits, vocab, how->end_ids[i]);
+    for (size_t w = 0; w < words && how->mask; w++) bits[w] &= how->mask[w];
+}
+
+/* The bits lie where the chain keeps its weights later. */
 static void mask(sampler *s)
 {
     const ops_sample *how = s->how;
-    if (how->allowed_count > 0) {
-        for (int32_t i = 0; i < s->vocab; i++) s->z[i] = -INFINITY;
-        for (int32_t i = 0; i < how->allowed_count; i++) {
-            int32_t id = how->allowed[i];
-            if (id >= 0 && id < s->vocab) s->z[id] = clean(s->raw[id]);
-        }
-    } else {
-        for (int32_t i = 0; i < s->vocab; i++) s->z[i] = clean(s->raw[i]);
+    sample_masking masking = sample_masks(how);
+    const uint32_t *bits = how->mask;
+    for (int32_t i = 0; i < s->vocab; i++) s->z[i] = clean(s->raw[i]);
+    if (masking == SAMPLE_MASK_NONE) return;
+    if (masking == SAMPLE_MASK_MADE) {
+        sample_mask_bits(how, s->vocab, (uint32_t *)s->weight);
+        bits = (const uint32_t *)s->weight;
     }
-    forbid_bad_words(s);
-    if (how->output_count < how->min_tokens)
-        for (int32_t i = 0; i < how->end_id_count; i++) forbid(s, how->end_ids[i]);
-    if (how->mask)
-        for (int32_t i = 0; i < s->vocab; i++)
-            if (!(how->mask[i / 32] >> (i % 32) & 1)) s->z[i] = -INFINITY;
+    for (int32_t i = 0; i < s->vocab; i++)
+        if (!(bits[i / 32] >> (i % 32) & 1)) s->z[i] = -INFINITY;
 }
 
 /* ---- Bias and penalties --------------------------------------------------------------------------------------- */

@@ -19,6 +19,12 @@ typedef struct sampler {
     uint64_t *weight; /* [vocab] of list[i]; counts of the history before that */
 } sampler;
 
+/* What masks a row has: none; the bits of `mask` alone; more, which sample_mask_bits puts together. */
+typedef enum sample_masking { SAMPLE_MASK_NONE, SAMPLE_MASK_GIVEN, SAMPLE_MASK_MADE } sample_masking;
+sample_masking sample_masks(const ops_sample *how);
+/* Bit i % 32 of word i / 32: token i is left by allowed ids, bad words, end ids and `mask`. */
+void sample_mask_bits(const ops_sample *how, int32_t vocab, uint32_t *bits /* [ceil(vocab / 32)] */);
+
 /* Masks, bias, penalties, temperature and cuts. `scratch` holds sample_scratch_bytes(vocab) and is borrowed by `s`. */
 void sampler_run(sampler *s, const float *logits, int32_t vocab, const ops_sample *how, void *scratch);
 /* What the chain draws; -1: nothing is left. */

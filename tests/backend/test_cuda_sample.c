@@ -1,6 +1,6 @@
 /*
  * Sampling on the GPU: the token of sample_row for every row that cuda_sample_on_gpu takes, whatever the row looks like and
- * the cuts are; and which rows it takes.
+ * the masks and cuts are; and which rows it takes.
  */
 #include "backend/cuda_test.h"
 
@@ -49,6 +49,38 @@ static ops_sample any_row(int logit_row)
         .repetition_penalty = 1,
         .logprobs = -1,
     };
+}
+
+enum { MOST_VOCAB = 5003, WORDS = (MOST_VOCAB + 31) / 32, MASKS = 4 };
+
+/* Masks of ids: most of them, one in a hundred, ids 7 alone, and one whose bits change between calls. */
+static uint32_t masks[MASKS][WORDS];
+static int32_t some_ids[] = {11, 3000, -1, 4095, 90000, 2};
+static const int32_t word_one[] = {5}, word_two[] = {40, 41}, *const bad_words[] = {word_one, word_two};
+static const size_t bad_lengths[] = {1, 2};
+static const int32_t outputs[] = {40};
+
+static void make_masks(void)
+{
+    for (int w = 0; w < WORDS; w++)
+        for (int i = 0; i < 32; i++) {
+            uint32_t bit = 1u << i;
+            if (random_below(10)) masks[0][w] |= bit;
+            if (random_below(100) == 0) masks[1][w] |= bit;
+            if (w * 32 + i == 7) masks[2][w] |= bit;
+        }
+}
+
+/* Half of the rows have the first mask, as in an engine; the others any of them, or what becomes one. */
+static void any_mask(ops_sample *how)
+{
+    int which = random_below(8);
+    if (which < 5) how->mask = masks[which == 4 ? random_below(MASKS) : 0];
+    if (which == 5) how->allowed = some_ids, how->allowed_count = 6;
+    if (which == 6) how->end_ids = some_ids, how->end_id_count = 6, how->min_tokens = 2, how->output_count = 1;
+    if (which == 7) how->bad_words = bad_words, how->bad_word_lengths = bad_lengths, how->bad_word_count = 2;
+    if (which == 7 && random_below(2)) how->mask = masks[0];
+    if (which >= 6) how->output = outputs, how->output_count = 1;
 }
 
 typedef struct sampling_bench {
@@ -126,6 +158,47 @@ static void same_tokens_of(int vocab)
     close_sampling(&b);
 }
 
+/* Masks: the tokens of sample_row, call after call, with one mask whose bits are others every time. */
+static void masked_tokens_of(int vocab)
+{
+    enum { COUNT = 120, CALLS = 2 };
+    sampling_bench b;
+    static ops_sample how[COUNT];
+    const ops_sample *rows[COUNT];
+    int32_t ids[COUNT];
+    int taken = 0, none = 0;
+    kind.vocab = vocab;
+    open_sampling(&b);
+    for (int call = 0; call < CALLS; call++) {
+        for (int w = 0; w < WORDS; w++) masks[MASKS - 1][w] = random_bits() & random_bits() & random_bits();
+        for (int i = 0; i < COUNT; i++) {
+            how[i] = any_row(i % ROWS);
+            any_mask(&how[i]);
+            rows[i] = &how[i];
+            assert_true(cuda_sample_on_gpu(b.bench.step, rows[i]));
+        }
+        cuda_sample_rows(b.bench.step, rows, COUNT, ids);
+        for (int i = 0; i < COUNT; i++) {
+            ops_sampled wanted;
+            sample_row(b.logits + (size_t)how[i].logit_row * (size_t)vocab, vocab, &how[i], b.scratch, &wanted);
+            if (ids[i] >= 0) assert_int_equal(ids[i], wanted.id);
+            taken += ids[i] >= 0, none += wanted.id < 0;
+        }
+    }
+    printf("%d of %d taken, of %d nothing is left\n", taken, COUNT * CALLS, none);
+    assert_true(taken > COUNT * CALLS / 2);
+    close_sampling(&b);
+}
+
+static void masked_tokens(void **state)
+{
+    (void)state;
+    random_state = 6;
+    make_masks();
+    masked_tokens_of(MOST_VOCAB);
+    masked_tokens_of(4096);
+}
+
 static void same_tokens(void **state)
 {
     (void)state;
@@ -141,20 +214,18 @@ static void who_is_taken(void **state)
     const ops_step *step = b.bench.step;
     int32_t one = 3;
     hy_token_bias bias = {3, 1};
-    uint32_t mask = 0;
+    uint32_t mask[WORDS] = {0};
     ops_sample plain = any_row(1), s = plain;
     plain.top_k = 40, plain.temperature = 1;
     assert_true(cuda_sample_on_gpu(step, &plain));
     s = plain, s.allowed = &one, s.allowed_count = 1;
-    assert_false(cuda_sample_on_gpu(step, &s));
+    assert_true(cuda_sample_on_gpu(step, &s));
     s = plain, s.end_ids = &one, s.end_id_count = 1, s.min_tokens = 1;
-    assert_false(cuda_sample_on_gpu(step, &s));
-    s.output = &one, s.output_count = 1; /* there are enough */
     assert_true(cuda_sample_on_gpu(step, &s));
     s = plain, s.bias = &bias, s.bias_count = 1;
     assert_false(cuda_sample_on_gpu(step, &s));
-    s = plain, s.mask = &mask;
-    assert_false(cuda_sample_on_gpu(step, &s));
+    s = plain, s.mask = mask;
+    assert_true(cuda_sample_on_gpu(step, &s));
     s = plain, s.repetition_penalty = 1.1f;
     assert_false(cuda_sample_on_gpu(step, &s));
     s = plain, s.presence_penalty = 1;
@@ -176,6 +247,7 @@ int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_tokens), cmocka_unit_test(who_is_taken)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_tokens), cmocka_unit_test(masked_tokens),
+                                       cmocka_unit_test(who_is_taken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

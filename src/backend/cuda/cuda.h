@@ -91,7 +91,7 @@ struct ops_step {
     uint8_t *rows_memory; /* device, what begin writes in one copy; `rows_host` is the same in host memory */
     uint8_t *rows_host;
     size_t rows_bytes;    /* of both; they grow with what steps bring */
-    uint8_t *logits_read; /* host, [R]: whether the row of host_logits is that of the last `head` */
+    uint8_t *logits_read; /* host, [R]: sample.c's: whether the row of host_logits is that of the last `head`; 0: it is not */
     cuda_picks picks;
 
     float *x;               /* [T, hidden] */
@@ -238,7 +238,7 @@ void cuda_draft_read(ops_step *step, ops_tensor which, int32_t first, int32_t ro
 
 hy_status cuda_sampling_open(ops_step *step, hy_error *err); /* as those above, always */
 void cuda_sampling_close(ops_step *step);
-/* Whether cuda_sample_rows samples such a row: no masks, bias, penalties, log-probabilities. */
+/* Whether cuda_sample_rows samples such a row: no bias, penalties, log-probabilities. */
 bool cuda_sample_on_gpu(const ops_step *step, const ops_sample *row);
 /* ids[i] of rows[i], any number of them, out of step->logits: what sample_row picks. -1: nothing is left of the row, and
  * sample_row says what it is. Waits. */

@@ -12,14 +12,25 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* The logits of a row on the host. */
-static void read_row(ops_step *s, int32_t r)
+/* Rows whose logits the host needs, each asked for once, and what was asked for: a read for neighbours together. */
+enum { ROW_ABSENT, ROW_WANTED, ROW_READ };
+
+static void want_row(ops_step *s, int32_t r)
+{
+    if (r < s->logit_rows && s->logits_read[r] == ROW_ABSENT) s->logits_read[r] = ROW_WANTED;
+}
+
+static void read_rows(ops_step *s)
 {
     gpu *g = s->backend->gpu;
-    size_t vocab = (size_t)s->backend->model->vocab;
-    if (r >= s->logit_rows || s->logits_read[r]) return;
-    g->calls->read(g, s->logits + (size_t)r * vocab, s->host_logits + (size_t)r * vocab, vocab * sizeof *s->logits);
-    s->logits_read[r] = true;
+    size_t row = (size_t)s->backend->model->vocab;
+    for (int32_t r = 0, count; r < s->logit_rows; r += count) {
+        for (count = 0; r + count < s->logit_rows && s->logits_read[r + count] == ROW_WANTED; count++)
+            s->logits_read[r + count] = ROW_READ;
+        size_t at = (size_t)r * row, values = (size_t)count * row;
+        if (count) g->calls->read(g, s->logits + at, s->host_logits + at, values * sizeof *s->logits);
+        count += count == 0;
+    }
 }
 
 static bool reserve(ops_step *s, size_t rows)
@@ -79,9 +90,10 @@ void cuda_sample(ops_step *s, const ops_sample *rows, int32_t count, ops_sampled
             out[i].id = p->id[taken - 1];
             continue;
         }
-        read_row(s, rows[i].logit_row);
+        want_row(s, rows[i].logit_row);
         p->left[left++] = i;
     }
+    read_rows(s);
     sampling work = {s, rows, out};
     run(s, left, sample_rows, &work);
 }
@@ -146,9 +158,10 @@ void cuda_verify(ops_step *s, const ops_verify *sequences, int32_t count)
             taken += v->drafts + 1;
             if (compare(v, id)) continue;
         }
-        for (int32_t j = 0; j <= v->drafts; j++) read_row(s, v->row[j].logit_row);
+        for (int32_t j = 0; j <= v->drafts; j++) want_row(s, v->row[j].logit_row);
         p->left[left++] = i;
     }
+    read_rows(s);
     verifying work = {s, sequences};
     run(s, left, verify_sequences, &work);
 }

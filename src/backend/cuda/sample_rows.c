@@ -1,9 +1,15 @@
 /*
- * The chain of sampling on the GPU (kernels/sample.cu) for rows that ask for nothing but temperature and cuts. What it
- * picks is what sample_row picks; a row that it cannot do comes back as -1, as one of which nothing is left, and goes
- * to sample_row.
+ * The chain of sampling on the GPU (kernels/sample.cu) for rows that ask for nothing but masks, temperature and cuts.
+ * What it picks is what sample_row picks; a row that it cannot do comes back as -1, as one of which nothing is left,
+ * and goes to sample_row.
+ *
+ * Nearly all rows have one and the same mask, the ids that stand for text, in step after step. So masks of a call have
+ * slots, a pointer that came before has its own again, and a slot goes to the GPU when its bits have changed.
  */
 #include "backend/cuda/cuda.h"
+
+#include <string.h>
+
 #include "backend/cuda/kernels/sample.h"
 #include "backend/sample.h"
 #include "base/error.h"
@@ -17,8 +23,11 @@ typedef struct cuda_sampling {
     sample_bound *bound;
     uint64_t *best;            /* [R, chunks] */
     int32_t *id;               /* [R] */
+    uint32_t *mask;            /* [R, words] slots */
     sample_row_args *host_row; /* host, [R] */
-    int32_t chunks, rows;
+    uint32_t *host_mask;       /* host, [R, words] as the slots are; of those from `known` on nothing is known */
+    int32_t chunks, rows, known;
+    size_t words; /* of a mask */
 } cuda_sampling;
 
 hy_status cuda_sampling_open(ops_step *step, hy_error *err)
@@ -30,13 +39,18 @@ hy_status cuda_sampling_open(ops_step *step, hy_error *err)
     s->chunks = (vocab + 4 * SAMPLE_PICK_THREADS - 1) / (4 * SAMPLE_PICK_THREADS);
     if (s->chunks > PICK_CHUNKS) s->chunks = PICK_CHUNKS;
     size_t rows = (size_t)s->rows;
+    s->words = ((size_t)vocab + 31) / 32;
     s->host_row = memory_zeroed(rows, sizeof *s->host_row);
-    if (!s->host_row) return error_memory(err, "sampling", rows * sizeof *s->host_row);
+    s->host_mask = memory_alloc(rows, s->words * sizeof *s->host_mask);
+    if (!s->host_row || !s->host_mask)
+        return error_memory(err, "sampling", rows * (sizeof *s->host_row + s->words * sizeof *s->host_mask));
     hy_status status = cuda_step_alloc(step, rows, sizeof *s->row, "sampling", &s->row, err);
     if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->bound, "sampling", &s->bound, err);
     if (status == HY_OK)
         status = cuda_step_alloc(step, rows * (size_t)s->chunks, sizeof *s->best, "sampling", &s->best, err);
     if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->id, "sampling", &s->id, err);
+    if (status == HY_OK)
+        status = cuda_step_alloc(step, rows * s->words, sizeof *s->mask, "masks of the vocabulary", &s->mask, err);
     return status;
 }
 
@@ -44,18 +58,56 @@ void cuda_sampling_close(ops_step *step)
 {
     if (!step->sampling) return;
     memory_free(step->sampling->host_row);
+    memory_free(step->sampling->host_mask);
     memory_free(step->sampling);
     step->sampling = NULL;
 }
 
 bool cuda_sample_on_gpu(const ops_step *step, const ops_sample *row)
 {
-    bool plain = row->allowed_count == 0 && row->bad_word_count == 0 && !row->mask && row->bias_count == 0;
-    bool ends = row->output_count < row->min_tokens && row->end_id_count > 0;
     bool penalties = row->repetition_penalty != 1 || row->frequency_penalty != 0 || row->presence_penalty != 0;
     bool cut = row->top_k > 0 && row->top_k < step->backend->model->vocab && !sample_is_greedy(row->temperature);
-    return plain && !ends && !penalties && row->logprobs < 0 && !(cut && row->top_k > SAMPLE_MOST) &&
+    return row->bias_count == 0 && !penalties && row->logprobs < 0 && !(cut && row->top_k > SAMPLE_MOST) &&
            row->logit_row < step->logit_rows && step->error.status == HY_OK;
+}
+
+/* The slots of a call: [0, used), of which [first, last) are to be sent. */
+typedef struct mask_slots {
+    int32_t used, first, last;
+    const uint32_t *bits[2]; /* of which rows before had slot 0, and the last slot */
+} mask_slots;
+
+/* The slot of a row's mask, -1 for none. */
+static int32_t mask_slot(const ops_step *step, mask_slots *slots, const ops_sample *how)
+{
+    cuda_sampling *s = step->sampling;
+    size_t bytes = s->words * sizeof *s->host_mask;
+    sample_masking masking = sample_masks(how);
+    if (masking == SAMPLE_MASK_NONE) return -1;
+    bool given = masking == SAMPLE_MASK_GIVEN;
+    for (int i = 0; i < 2 && given; i++)
+        if (slots->used > 0 && slots->bits[i] == how->mask) return i ? slots->used - 1 : 0;
+    int32_t slot = slots->used++;
+    uint32_t *bits = s->host_mask + (size_t)slot * s->words;
+    slots->bits[1] = given ? how->mask : NULL;
+    if (slot == 0) slots->bits[0] = slots->bits[1];
+    if (given && slot < s->known && memcmp(bits, how->mask, bytes) == 0) return slot;
+    if (given)
+        memcpy(bits, how->mask, bytes);
+    else
+        sample_mask_bits(how, step->backend->model->vocab, bits);
+    if (slots->first == slots->last) slots->first = slot;
+    slots->last = slot + 1;
+    return slot;
+}
+
+static void send_masks(const ops_step *step, const mask_slots *slots)
+{
+    cuda_sampling *s = step->sampling;
+    gpu *g = step->backend->gpu;
+    size_t first = (size_t)slots->first * s->words, count = (size_t)(slots->last - slots->first) * s->words;
+    if (count) g->calls->write(g, s->mask + first, s->host_mask + first, count * sizeof *s->mask);
+    if (slots->last > s->known) s->known = slots->last;
 }
 
 /* At most s->rows of them. */
@@ -63,8 +115,10 @@ static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t c
 {
     cuda_sampling *s = step->sampling;
     gpu *g = step->backend->gpu;
+    mask_slots slots = {0};
     for (int32_t i = 0; i < count; i++) {
         const ops_sample *how = rows[i];
+        int32_t slot = mask_slot(step, &slots, how);
         s->host_row[i] = (sample_row_args){
             .logit_row = how->logit_row, .top_k = how->top_k, .top_p = how->top_p, .min_p = how->min_p};
         s->host_row[i].stream = (draw_stream){.seed = how->seed,
@@ -73,6 +127,7 @@ static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t c
                                               .purpose = RANDOM_PICK,
                                               .temperature = how->temperature,
                                               .greedy = sample_is_greedy(how->temperature)};
+        if (slot >= 0) s->host_row[i].mask = s->mask + (size_t)slot * s->words;
         ids[i] = -1;
     }
     sample_args args = {.logits = step->logits,
@@ -82,6 +137,7 @@ static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t c
                         .id = s->id,
                         .vocab = step->backend->model->vocab,
                         .chunks = s->chunks};
+    send_masks(step, &slots);
     g->calls->write(g, s->row, s->host_row, (size_t)count * sizeof *s->row);
     cuda_launch(step, "sample_cut", count, 1, 1, SAMPLE_THREADS, 0, &args, sizeof args);
     cuda_launch(step, "sample_pick", s->chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);

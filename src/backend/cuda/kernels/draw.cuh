@@ -108,6 +108,15 @@ DEVICE void draw_four(const float *row, int first, int vocab, float z[4])
     }
 }
 
+/* What a mask leaves of them. */
+DEVICE void draw_mask(const uint32_t *mask, int first, int vocab, float z[4])
+{
+    uint32_t bits = mask && first < vocab ? mask[first / 32] >> (first % 32) : ~0u;
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        if (!(bits >> i & 1)) z[i] = DRAW_NONE;
+}
+
 /* The best so far of one thread, which meets ids in ascending order. */
 struct draw_best {
     float top;

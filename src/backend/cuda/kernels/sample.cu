@@ -1,5 +1,5 @@
 /*
- * The chain of backend/sample.c on rows that have no masks, bias or penalties: temperature, min-p, top-k, top-p, argmax of
+ * The chain of backend/sample.c on rows that have no bias or penalties: masks, temperature, min-p, top-k, top-p, argmax of
  * what is left + Gumbel noise. The same choice to the bit: the same fp32 steps, masses as sums of whole numbers, cuts at a
  * place in the order (logit descending, id ascending).
  *
@@ -8,8 +8,9 @@
  * these are sorted in shared memory and the cut is made there. Where they do not hold it (a flat row and top-p, equal
  * logits by the thousand) the row is refused and the host's definition takes it. sample_pick draws over the whole row.
  *
- * Bytes: 4 * vocab a pass, three passes a row with cuts and one without; rows are the parallelism of sample_cut, parts of the
- * vocabulary that of sample_pick. The bound is one multiprocessor's reading of two passes.
+ * Bytes: 4 * vocab a pass, and vocab / 8 of a mask, which rows share and the second-level cache holds; three passes a row
+ * with cuts and one without. Rows are the parallelism of sample_cut, parts of the vocabulary that of sample_pick. The bound
+ * is one multiprocessor's reading of two passes.
  */
 #include "backend/cuda/kernels/draw.cuh"
 
@@ -54,7 +55,7 @@ template <typename type> DEVICE void sort_down(type *values, int count)
 
 /* A thread's share of a row, so much at once that a block has enough loads on their way; -inf behind the last. */
 enum { FOURS = 2 };
-DEVICE void load_fours(const float *row, int base, int vocab, float z[FOURS][4])
+DEVICE void load_fours(const float *row, const uint32_t *mask, int base, int vocab, float z[FOURS][4])
 {
     UNROLL
     for (int n = 0; n < FOURS; n++) {
@@ -66,6 +67,8 @@ DEVICE void load_fours(const float *row, int base, int vocab, float z[FOURS][4])
             for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
         }
     }
+    UNROLL
+    for (int n = 0; n < FOURS; n++) draw_mask(mask, base + n * 4 * SAMPLE_THREADS, vocab, z[n]);
 }
 
 /* Sum over the block, in all threads; `part` holds a number a warp. */
@@ -100,7 +103,7 @@ KERNEL(sample_cut, sample_args)
     uint32_t most = 0;
     for (int base = 4 * threadIdx.x; base < a.vocab; base += FOURS * 4 * SAMPLE_THREADS) {
         float z[FOURS][4];
-        load_fours(row, base, a.vocab, z);
+        load_fours(row, how.mask, base, a.vocab, z);
         UNROLL
         for (int n = 0; n < FOURS; n++)
             UNROLL for (int i = 0; i < 4; i++) {
@@ -128,7 +131,7 @@ KERNEL(sample_cut, sample_args)
     uint64_t sum = 0;
     for (int base = 4 * threadIdx.x; base < a.vocab; base += FOURS * 4 * SAMPLE_THREADS) {
         float fours[FOURS][4];
-        load_fours(row, base, a.vocab, fours);
+        load_fours(row, how.mask, base, a.vocab, fours);
         UNROLL
         for (int n = 0; n < FOURS; n++)
             UNROLL for (int i = 0; i < 4; i++) {
@@ -201,6 +204,7 @@ KERNEL(sample_pick, sample_args)
     for (int first = 4 * (blockIdx.x * SAMPLE_PICK_THREADS + threadIdx.x); first < a.vocab; first += step) {
         float z[4];
         draw_four(row, first, a.vocab, z);
+        draw_mask(how.mask, first, a.vocab, z);
         UNROLL
         for (int i = 0; i < 4; i++) {
             z[i] = how.stream.greedy ? draw_clean(z[i]) : draw_scale(z[i], how.stream.temperature);

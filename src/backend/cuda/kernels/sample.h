@@ -27,6 +27,7 @@ typedef struct sample_row_args {
     int32_t logit_row;
     int32_t top_k; /* 0: none */
     float top_p, min_p;
+    const uint32_t *mask; /* [ceil(vocab / 32)] bit i % 32 of word i / 32 set: i may be chosen; NULL: all may */
 } sample_row_args;
 
 /* Entries that the cuts leave: those whose key is above `key`, and of those with that key the ids up to `last`. */
