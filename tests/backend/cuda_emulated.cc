@@ -126,10 +126,12 @@ struct fiber {
     void *fake;  /* of the address sanitizer */
     std::vector<copy> copies;
     int group; /* number of the group that is open */
+    bool (*until)(const void *); /* parked: goes on when this holds */
+    const void *until_what;
 };
 
 struct warp {
-    uint32_t live, ready, meeting, barrier; /* by slot, not by lane: slot s is lane `lane[s]` */
+    uint32_t live, ready, meeting, barrier, parked; /* by slot, not by lane: slot s is lane `lane[s]` */
     int lane[LANES];
     const char *what;
     emulated::place at;
@@ -165,7 +167,8 @@ const void *scheduler_stack;
 size_t scheduler_stack_bytes; /* 0 until the first fiber of a launch has seen where it came from */
 #endif
 int threads, exited, at_barrier;
-emulated::place barrier_at;
+emulated::place barrier_at, parked_at;
+const char *parked_in;
 int current; /* fiber */
 const emulated::kernel *running;
 const void *running_args;
@@ -185,15 +188,12 @@ bool failed;
 
 [[noreturn]] void leave();
 
-__attribute__((format(printf, 2, 3))) void fail_at(const emulated::place *at, const char *format, ...)
+void fail_with(const emulated::place *at, const char *format, va_list arguments)
 {
     if (failed) return;
     failed = true;
     char text[320];
-    va_list arguments;
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     const char *file = at ? strrchr(at->file, '/') : nullptr;
     int n = snprintf(failure, sizeof failure, "%s, block %u %u %u, thread %u: ", running ? running->name : "no kernel",
                      blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x);
@@ -201,6 +201,14 @@ __attribute__((format(printf, 2, 3))) void fail_at(const emulated::place *at, co
         snprintf(failure + n, sizeof failure - (size_t)n, "%s:%d: %s", file ? file + 1 : at->file, at->line, text);
     else
         snprintf(failure + n, sizeof failure - (size_t)n, "%s", text);
+}
+
+__attribute__((format(printf, 2, 3))) void fail_at(const emulated::place *at, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_with(at, format, arguments);
+    va_end(arguments);
 }
 
 /* From the running fiber or the scheduler (-1) to another. */
@@ -242,7 +250,7 @@ warp *warp_of(int f)
 /* Nobody of the running fiber's warp can go on: back to the scheduler. */
 __attribute__((noinline)) void give_up(int me, warp *w)
 {
-    if (w->meeting) {
+    if (w->meeting && !w->parked) {
         if (w->barrier)
             fail_at(&w->at, "%s of %d lanes, while others of the warp wait at the barrier of line %d", w->what,
                     __builtin_popcount(w->meeting), barrier_at.line);
@@ -312,18 +320,30 @@ void make_order(int *order, int n, uint64_t seed)
     }
 }
 
+/* Parked lanes that may go on become ready. */
+void wake(int warp_index)
+{
+    warp *w = &warps[warp_index];
+    for (uint32_t left = w->parked; left; left &= left - 1) {
+        const fiber *f = &fibers[warp_index * LANES + __builtin_ctz(left)];
+        if (f->until(f->until_what)) w->ready |= left & -left, w->parked &= ~(left & -left);
+    }
+}
+
 void run_block()
 {
     block_serial++;
+    emulated::hopper_begin();
     entered = nullptr;
     exited = at_barrier = 0;
+    parked_in = nullptr;
     if (dynamic_bytes) memset(dynamic_start, 0xFF, dynamic_bytes);
     int count = threads / LANES, order[MOST_THREADS / LANES];
     uint64_t seed = mixed(cuda_emulated.seed * 0x9E3779B97F4A7C15 + block_serial);
     make_order(order, count, seed);
     for (int i = 0; i < count; i++) {
         warp *w = &warps[i];
-        w->live = w->ready = ~0u, w->meeting = w->barrier = 0;
+        w->live = w->ready = ~0u, w->meeting = w->barrier = w->parked = 0;
         make_order(w->lane, LANES, seed + (uint64_t)(i + 1) * 0x2545F4914F6CDD1D);
         for (int s = 0; s < LANES; s++) {
             fiber *f = &fibers[i * LANES + s];
@@ -339,6 +359,7 @@ void run_block()
         bool progress = false;
         for (int i = 0; i < count && !failed; i++) {
             warp *w = &warps[order[i]];
+            if (w->parked) wake(order[i]);
             if (!w->ready) continue;
             progress = true;
             go(-1, order[i] * LANES + __builtin_ctz(w->ready));
@@ -347,10 +368,14 @@ void run_block()
         if (at_barrier && at_barrier + exited == threads) {
             at_barrier = 0;
             for (int i = 0; i < count; i++) warps[i].ready = warps[i].barrier, warps[i].barrier = 0;
-        } else if (!progress) {
-            fail_at(&barrier_at, "no thread can go on");
+        } else if (!progress && !emulated::hopper_go_on()) {
+            if (parked_in)
+                fail_at(&parked_at, "%s that nothing ends", parked_in);
+            else
+                fail_at(&barrier_at, "no thread can go on");
         }
     }
+    if (!failed) emulated::hopper_end();
     for (emulated::shared_memory *m = entered; m && !failed; m = m->next)
         for (size_t i = 0; i < m->guard; i++)
             if (m->bytes[m->size + i] != RED) {
@@ -758,6 +783,35 @@ void block_meet(place at)
     pass_on(me, w);
 }
 
+void report(const place *at, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_with(at, format, arguments);
+    va_end(arguments);
+}
+
+void fail(const place *at, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_with(at, format, arguments);
+    va_end(arguments);
+    leave();
+}
+
+void park(bool (*done)(const void *), const void *what, const char *name, place at)
+{
+    if (done(what)) return;
+    int me = current, s = slot_of(me);
+    warp *w = warp_of(me);
+    fibers[me].until = done, fibers[me].until_what = what;
+    parked_in = name, parked_at = at;
+    w->parked |= 1u << s;
+    w->ready &= ~(1u << s);
+    pass_on(me, w);
+}
+
 void shared_enter(shared_memory *m)
 {
     if (m->block == block_serial) return;
@@ -771,6 +825,17 @@ void shared_enter(shared_memory *m)
 void *dynamic_memory()
 {
     return dynamic_start;
+}
+
+size_t dynamic_size()
+{
+    return dynamic_bytes;
+}
+
+bool random_order(uint64_t *seed)
+{
+    *seed = mixed(*seed + 0x9E3779B97F4A7C15 + cuda_emulated.seed);
+    return order_now == CUDA_EMULATED_RANDOM;
 }
 
 void check_global(const void *at, size_t bytes, const char *what, place where)
@@ -808,9 +873,33 @@ void copy_start(void *shared, const void *global, bool there, place at)
     f->copies.push_back({(char *)shared, (const char *)global, f->group, there});
 }
 
+static void copy_arrives(const copy *c)
+{
+    if (c->there)
+        memcpy(c->shared, c->global, 16);
+    else
+        memset(c->shared, 0, 16);
+}
+
 void copy_close()
 {
     fibers[current].group++;
+}
+
+void *copies_detach()
+{
+    fiber *f = &fibers[current];
+    auto *list = new std::vector<copy>(f->copies);
+    f->copies.clear();
+    return list;
+}
+
+void copies_end(void *detached, bool arrive)
+{
+    auto *list = (std::vector<copy> *)detached;
+    for (copy &c : *list)
+        if (arrive) copy_arrives(&c);
+    delete list;
 }
 
 void copy_finish(int left)
@@ -822,83 +911,9 @@ void copy_finish(int left)
             f->copies[n++] = c;
             continue;
         }
-        if (c.there)
-            memcpy(c.shared, c.global, 16);
-        else
-            memset(c.shared, 0, 16);
+        copy_arrives(&c);
     }
     f->copies.resize(n);
-}
-
-void ballot_work(void *const lanes[32])
-{
-    uint32_t bits = 0;
-    for (int i = 0; i < LANES; i++) bits |= (uint32_t)(((exchange<uint32_t> *)lanes[i])->in != 0) << i;
-    for (int i = 0; i < LANES; i++) ((exchange<uint32_t> *)lanes[i])->out = bits;
-}
-
-void sync_work(void *const *)
-{
-}
-
-namespace {
-
-inline float low(uint32_t pair)
-{
-    return bits_float(pair << 16);
-}
-inline float high(uint32_t pair)
-{
-    return bits_float(pair & 0xFFFF0000u);
-}
-
-} // namespace
-
-#if defined __x86_64__ && !SANITIZED
-__attribute__((target_clones("avx2", "default")))
-#endif
-void mma_work(void *const lanes[32])
-{
-    alignas(32) float a[16][16], b[16][8], d[16][8];
-    for (int i = 0; i < LANES; i++) {
-        const mma_lane *l = (const mma_lane *)lanes[i];
-        int g = i / 4, t = i % 4 * 2;
-        for (int j = 0; j < 4; j++) {
-            float *at = &a[g + j % 2 * 8][t + j / 2 * 8];
-            at[0] = low(l->a[j]), at[1] = high(l->a[j]);
-        }
-        for (int j = 0; j < 2; j++) {
-            b[t + j * 8][g] = low(l->b[j]);
-            b[t + j * 8 + 1][g] = high(l->b[j]);
-            d[g + j * 8][t] = l->d[j * 2];
-            d[g + j * 8][t + 1] = l->d[j * 2 + 1];
-        }
-    }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
-    for (int i = 0; i < LANES; i++) {
-        const mma_lane *l = (const mma_lane *)lanes[i];
-        int g = i / 4, t = i % 4 * 2;
-        for (int j = 0; j < 4; j++) l->d[j] = d[g + j / 2 * 8][t + j % 2];
-    }
-}
-
-void matrices_work(void *const lanes[32])
-{
-    for (int i = 0; i < LANES; i++)
-        for (int m = 0; m < 4; m++)
-            memcpy(&((matrix_lane *)lanes[i])->out[m],
-                   (const char *)((matrix_lane *)lanes[m * 8 + i / 4])->shared + i % 4 * 4, 4);
-}
-
-void transposed_work(void *const lanes[32])
-{
-    for (int i = 0; i < LANES; i++)
-        for (int m = 0; m < 4; m++)
-            for (int j = 0; j < 2; j++)
-                memcpy((char *)&((matrix_lane *)lanes[i])->out[m] + j * 2,
-                       (const char *)((matrix_lane *)lanes[m * 8 + i % 4 * 2 + j])->shared + i / 4 * 2, 2);
 }
 
 } // namespace emulated

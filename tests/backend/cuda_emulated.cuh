@@ -96,6 +96,23 @@ template <typename type> type meet(const char *what, warp_work work, type x, int
 void ballot_work(void *const lanes[32]);
 void sync_work(void *const lanes[32]);
 
+/* ---- Between cuda_emulated.cc and cuda_emulated_hopper.cc -------------------------------------------------------- */
+
+/* report: the first error is kept; fail: and the thread that runs goes no further. */
+__attribute__((format(printf, 2, 3))) void report(const place *at, const char *format, ...);
+__attribute__((format(printf, 2, 3), noreturn)) void fail(const place *at, const char *format, ...);
+/* The running thread waits until done(what), which the scheduler asks. `name`: of the operation, for errors. */
+void park(bool (*done)(const void *), const void *what, const char *name, place at);
+size_t dynamic_size();
+bool random_order(uint64_t *seed);
+/* The running thread's copies that have not arrived become a list, which copies_end frees: they arrive, or never do. */
+void *copies_detach();
+void copies_end(void *list, bool arrive);
+/* Around a block; and when no thread can go on: does it change that? */
+void hopper_begin();
+bool hopper_go_on();
+void hopper_end();
+
 } // namespace emulated
 
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */

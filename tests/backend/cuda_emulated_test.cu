@@ -1,5 +1,5 @@
 /* Kernels that do right and wrong on purpose, for test_cuda_emulated.c. */
-#include "backend/cuda/kernels/kernel.cuh"
+#include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda_emulated_test.h"
 
 /* Sum of a block's inputs: within warps, then through shared memory. Block b: in[b * blockDim + thread]. */
@@ -146,4 +146,74 @@ KERNEL(test_wrong, emulated_test_args)
         break;
     }
     if (a.kind >= 9) out[0] = x;
+}
+
+/* What hopper.cuh's operations are done wrong with; 128 threads, 16 KB. */
+KERNEL(test_wrong_hopper, emulated_test_args)
+{
+    unsigned char *tile = TILES(unsigned char);
+    SHARED(arrivals, full, 2);
+    int thread = (int)threadIdx.x;
+    float d[4] = {0, 0, 0, 0};
+    uint32_t left[4] = {0, 0, 0, 0};
+    for (int i = thread; i < 1024 / 4; i += 128) ((uint32_t *)tile)[i] = 0x3F803F80u;
+    if (thread == 0) arrivals_init(&full[0], 1);
+    BLOCK_SYNC();
+    uint64_t b = matrix_of(tile, 0, ATOM_BYTES);
+    switch (a.kind) {
+    case 0:
+        wgmma<8>(d, left, b);
+        break;
+    case 1:
+        wgmma_fence();
+        wgmma<8>(d, left, b);
+        break;
+    case 2: /* batches that are committed need a fence each */
+        wgmma_fence();
+        wgmma<8>(d, left, b);
+        wgmma_commit();
+        wgmma<8>(d, left, b);
+        break;
+    case 3: /* one warp does not come */
+        if (thread < 96) wgmma_fence();
+        break;
+    case 4:
+        wgmma_fence();
+        wgmma<8>(d, left, matrix_of(tile + thread / 64 * 1024, 0, ATOM_BYTES));
+        break;
+    case 5:
+        arrivals_wait(&full[0], 0);
+        break;
+    case 6:
+        arrivals_come(&full[1]);
+        break;
+    case 7:
+        if (thread < 2) arrivals_expect(&full[0], 16);
+        break;
+    case 8:
+        if (thread == 0) copy_bulk(tile, a.in, 16, &full[0]);
+        break;
+    case 9:
+        if (thread == 0) copy_bulk(tile, a.in, 24, &full[0]);
+        break;
+    case 10:
+        if (thread < 64)
+            threads_meet<1, 128>();
+        else
+            threads_meet<1, 96>();
+        break;
+    case 11: { /* no error: accumulators are NaN before the wait, and shared memory that is written before it counts */
+        UNROLL for (int i = 0; i < 4; i++) left[i] = 0x3F803F80u;
+        wgmma_fence();
+        wgmma<8>(d, left, b);
+        wgmma_commit();
+        float early = d[thread % 4];
+        if (thread == 0) ((uint32_t *)tile)[0] = 0x40004000u;
+        BLOCK_SYNC();
+        wgmma_wait<0>(d);
+        a.out[thread % 4] = early == early ? 0 : d[0] + d[2];
+        return;
+    }
+    }
+    a.out[0] = d[0];
 }

@@ -208,6 +208,43 @@ static void wrong_kernels(void **state)
         }
 }
 
+static void wrong_hopper(void **state)
+{
+    (void)state;
+    static const char *const text[] = {
+        "wgmma without wgmma_fence since the last commit",
+        "a wgmma that nobody waited for",
+        "wgmma without wgmma_fence since the last commit",
+        "wgmma_fence that nothing ends",
+        "wgmma for which lanes bring different matrices",
+        "arrivals_wait that nothing ends",
+        "an arrival of a barrier that arrivals_init did not make",
+        "more arrivals than the 1 of a phase",
+        "a copy that has not arrived when the block ends",
+        "copy_bulk of 24 bytes",
+        "barrier 1 of",
+        NULL,
+    };
+    for (int o = 0; o < ORDERS; o++)
+        for (int kind = 0; kind < (int)(sizeof text / sizeof *text); kind++) {
+            cuda_emulated.order = orders[o];
+            gpu *g = open_gpu();
+            emulated_test_args args = {take(g, 100), take(g, 64), 25, kind};
+            start(g, "hy_test_wrong_hopper", 2, 128, 16384, &args);
+            if (text[kind]) {
+                expect_error(g, text[kind]);
+            } else {
+                float x[2]; /* columns 0 and 2, two rows each: two numbers of column 0 are 2 when it is waited for */
+                finish(g);
+                g->calls->read(g, args.out, x, sizeof x);
+                assert_true(x[0] == 36 && x[1] == 32);
+            }
+            g->calls->free(g, args.out);
+            g->calls->free(g, (void *)args.in);
+            g->calls->close(g);
+        }
+}
+
 static void wrong_calls(void **state)
 {
     (void)state;
@@ -276,7 +313,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums),        cmocka_unit_test(lanes),         cmocka_unit_test(tensor_cores),
         cmocka_unit_test(copies),      cmocka_unit_test(early_returns), cmocka_unit_test(wrong_kernels),
-        cmocka_unit_test(wrong_calls), cmocka_unit_test(memory),
+        cmocka_unit_test(wrong_hopper), cmocka_unit_test(wrong_calls), cmocka_unit_test(memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,216 @@
+/*
+ * What Hopper (sm_90a) has beyond kernel.cuh: matrix products by warpgroups, copies of slabs that arrive by themselves, and
+ * barriers that count arrivals and bytes. For other architectures the same names compile and stop the kernel: the host
+ * does not launch it there.
+ *
+ *     TILES(type)                       dynamic shared memory, aligned to 1024 bytes (its size: a multiple of 1024)
+ *     arrivals *full                    a barrier in shared memory: a phase ends when `count` threads and all bytes have come
+ *       arrivals_init(full, count)      one thread; then arrivals_ready() by the same, then BLOCK_SYNC()
+ *       arrivals_come(full)             one arrival; what this thread wrote before is seen by those whose wait returns
+ *       arrivals_expect(full, bytes)    one arrival, and so many bytes more are to come in this phase
+ *       arrivals_wait(full, parity)     until the phase of that parity has ended: 0 the first, 1 the second, 0 the third ..;
+ *                                       parity 1 before any has ended returns at once
+ *     copy_bulk(shared, global, bytes, full)   16-byte aligned, by one thread: arrives as bytes
+ *     copy_come(full)                   one arrival, when all copy_async of this thread so far have arrived; `count` has it
+ *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
+ *                                       the writer calls it before the barrier that hands them over
+ *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting
+ *     registers_take<N>(), registers_give<N>()  all warps of a warpgroup; N a multiple of 8, 24 .. 240
+ *
+ * A warpgroup is four warps, the first a multiple of four; all of it calls each of these, converged:
+ *
+ *     wgmma_fence()                     before the first wgmma of a batch: registers that it takes have been written
+ *     wgmma<N>(d, a, b)                 d [64][N] += a [64][16] . b [16][N]; a from registers
+ *     wgmma_shared<N>(d, a, b)          the same, both from shared memory
+ *     wgmma_commit()                    the batch is complete
+ *     wgmma_wait<LEFT>(d)               until at most LEFT batches are on their way; d may be read then, and shared memory
+ *                                       of the batches that are done written. `a` of a batch may be written after its wait
+ *     wgmma_hold(d)                     of further accumulators of the same batch, behind the wait
+ *
+ * Fragments, with g = lane / 4, t = lane % 4, w = warp % 4:
+ *     d[4c + 0..1] row 16w + g, columns 8c + 2t, 8c + 2t + 1      d[4c + 2..3] row 16w + g + 8, the same
+ *     a[0] row 16w + g, k 2t, 2t + 1    a[1] row + 8    a[2] k + 8    a[3] both            low half: the lower k
+ * so a and d are those of mma_bf16 with 16 rows a warp.
+ *
+ * Matrices in shared memory are made of lines of 128 bytes, 64 values of 16 bits, eight of them an atom of 1024 bytes that
+ * is aligned to as many; a line's 16-byte units are swizzled: unit u of line r lies at place u ^ (r % 8) (tile_unit).
+ *     K-major (the default)     a line is a row of A or a column of B, 64 consecutive k of it. matrix_of(at, 0, 1024) where
+ *                               lines lie one behind the other; 16 k further on is 32 bytes further on (MATRIX_NEXT)
+ *     MN-major (A_MN, B_MN)     a line is one k, 64 consecutive rows of A or columns of B. leading: bytes from 64 rows to
+ *                               the next 64; stride: from eight k to the next eight
+ */
+#ifndef HAYATE_BACKEND_CUDA_HOPPER_CUH
+#define HAYATE_BACKEND_CUDA_HOPPER_CUH
+
+#include "backend/cuda/kernels/kernel.cuh"
+
+enum { WARPGROUP = 128, ATOM_BYTES = 1024, LINE_BYTES = 128 };
+
+/* Byte of a tile at which 16-byte unit u of line r lies. */
+DEVICE int32_t tile_unit(int32_t r, int32_t u) { return r * LINE_BYTES + ((u ^ (r & 7)) << 4); }
+
+/* Added to a K-major matrix: the next 16 k of the same lines. */
+#define MATRIX_NEXT 2u
+
+#ifdef HAYATE_EMULATED
+#include "backend/cuda_emulated_hopper.cuh" /* tests/ */
+#else
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define HOPPER_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define HOPPER_ASM(...) __trap()
+#endif
+
+extern __shared__ __align__(1024) unsigned char dynamic_tiles[];
+#define TILES(type) ((type *)dynamic_tiles)
+
+DEVICE uint32_t shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
+
+/* ---- Arrivals ---------------------------------------------------------------------------------------------------- */
+
+struct alignas(8) arrivals { uint64_t state; };
+
+DEVICE void arrivals_init(arrivals *b, int count)
+{
+    HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+}
+DEVICE void arrivals_ready()
+{
+    HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+    HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+DEVICE void arrivals_come(arrivals *b)
+{
+    HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+DEVICE void arrivals_expect(arrivals *b, uint32_t bytes)
+{
+    HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+DEVICE void arrivals_wait(arrivals *b, int parity)
+{
+    HOPPER_ASM("{\n"
+               ".reg .pred done;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\n"
+               "}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+}
+DEVICE void copy_bulk(void *shared, const void *global, uint32_t bytes, arrivals *b)
+{
+    HOPPER_ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+               "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(b))
+               : "memory");
+}
+DEVICE void copy_come(arrivals *b)
+{
+    HOPPER_ASM("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
+}
+DEVICE void others_read() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+template <int ID, int THREADS> DEVICE void threads_meet()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+template <int ID, int THREADS> DEVICE void threads_come()
+{
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+template <int N> DEVICE void registers_take() { HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEVICE void registers_give() { HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+
+/* ---- Products of a warpgroup ------------------------------------------------------------------------------------- */
+
+/* leading and stride in bytes, multiples of 16; leading is not looked at for K-major. The descriptor of wgmma: address / 16
+ * in bits 0-13, leading / 16 in 16-29, stride / 16 in 32-45, swizzle in 62-63 (1: 128 bytes). */
+DEVICE uint64_t matrix_of(const void *shared, uint32_t leading, uint32_t stride)
+{
+    return (uint64_t)((shared_address(shared) & 0x3FFFFu) >> 4) | (uint64_t)(leading >> 4) << 16 |
+           (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+template <int COUNT> DEVICE void wgmma_hold(float (&d)[COUNT])
+{
+    UNROLL for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+DEVICE void wgmma_fence() { HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT, int COUNT> DEVICE void wgmma_wait(float (&d)[COUNT])
+{
+    HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    wgmma_hold(d);
+}
+
+#define WGMMA_D4 "%0,%1,%2,%3"
+#define WGMMA_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define WGMMA_D8 WGMMA_D4 ",%4,%5,%6,%7"
+#define WGMMA_F8(d, i) WGMMA_F4(d, i), WGMMA_F4(d, i + 4)
+#define WGMMA_D16 WGMMA_D8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define WGMMA_F16(d, i) WGMMA_F8(d, i), WGMMA_F8(d, i + 8)
+#define WGMMA_D32 WGMMA_D16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_F32(d, i) WGMMA_F16(d, i), WGMMA_F16(d, i + 16)
+#define WGMMA_D64                                                                                                     \
+    WGMMA_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"                                      \
+              ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_F64(d, i) WGMMA_F32(d, i), WGMMA_F32(d, i + 32)
+#define WGMMA_D128                                                                                                    \
+    WGMMA_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"                                      \
+              ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"                                      \
+              ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"                          \
+              ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define WGMMA_F128(d, i) WGMMA_F64(d, i), WGMMA_F64(d, i + 64)
+
+/* The forms of N columns, with R = N / 2 accumulators a thread and the numbers of the operands behind them. */
+#define WGMMA_REGISTERS(N, R, TYPE, a0, a1, a2, a3, b, from, by_mn)                                                   \
+    HOPPER_ASM("{.reg .pred p; setp.ne.b32 p, %" #from ", 0;\n"                                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" WGMMA_D##R "}, {%" #a0 ",%" #a1   \
+               ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1, %" #by_mn ";}"                                                 \
+               : WGMMA_F##R(d, 0)                                                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_matrix), "r"((int)add), "n"((int)B_MN))
+#define WGMMA_MATRICES(N, R, TYPE, a, b, from, a_by, b_by)                                                            \
+    HOPPER_ASM("{.reg .pred p; setp.ne.b32 p, %" #from ", 0;\n"                                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" WGMMA_D##R "}, %" #a ", %" #b     \
+               ", p, 1, 1, %" #a_by ", %" #b_by ";}"                                                                  \
+               : WGMMA_F##R(d, 0)                                                                                     \
+               : "l"(a_matrix), "l"(b_matrix), "r"((int)add), "n"((int)A_MN), "n"((int)B_MN))
+
+template <int N, bool HALF, bool A_MN, bool B_MN> struct wgmma_form;
+#define WGMMA_FORM(N, R, p0, p1, p2, p3, p4, p5, p6)                                                                  \
+    template <bool HALF, bool A_MN, bool B_MN> struct wgmma_form<N, HALF, A_MN, B_MN> {                               \
+        static DEVICE void registers(float (&d)[R], const uint32_t a[4], uint64_t b_matrix, bool add)                 \
+        {                                                                                                             \
+            if (HALF)                                                                                                 \
+                WGMMA_REGISTERS(N, R, "f16", p0, p1, p2, p3, p4, p5, p6);                                             \
+            else                                                                                                      \
+                WGMMA_REGISTERS(N, R, "bf16", p0, p1, p2, p3, p4, p5, p6);                                            \
+        }                                                                                                             \
+        static DEVICE void matrices(float (&d)[R], uint64_t a_matrix, uint64_t b_matrix, bool add)                    \
+        {                                                                                                             \
+            if (HALF)                                                                                                 \
+                WGMMA_MATRICES(N, R, "f16", p0, p1, p2, p3, p4);                                                      \
+            else                                                                                                      \
+                WGMMA_MATRICES(N, R, "bf16", p0, p1, p2, p3, p4);                                                     \
+        }                                                                                                             \
+    };
+WGMMA_FORM(8, 4, 4, 5, 6, 7, 8, 9, 10)
+WGMMA_FORM(16, 8, 8, 9, 10, 11, 12, 13, 14)
+WGMMA_FORM(32, 16, 16, 17, 18, 19, 20, 21, 22)
+WGMMA_FORM(64, 32, 32, 33, 34, 35, 36, 37, 38)
+WGMMA_FORM(128, 64, 64, 65, 66, 67, 68, 69, 70)
+WGMMA_FORM(256, 128, 128, 129, 130, 131, 132, 133, 134)
+
+/* N: 8, 16, 32, 64, 128, 256 columns. HALF: fp16, else bf16. add: false makes it d = a . b. */
+template <int N, bool HALF = false, bool B_MN = false>
+DEVICE void wgmma(float (&d)[N / 2], const uint32_t a[4], uint64_t b, bool add = true)
+{
+    wgmma_form<N, HALF, false, B_MN>::registers(d, a, b, add);
+}
+template <int N, bool HALF = false, bool A_MN = false, bool B_MN = false>
+DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool add = true)
+{
+    wgmma_form<N, HALF, A_MN, B_MN>::matrices(d, a, b, add);
+}
+
+#endif
+#endif
