@@ -26,6 +26,8 @@ int bench_speculation(int argc, char **argv);
 /* "0,4096,64K" into values of [low, high]. HY_USAGE names `flag`. */
 hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int64_t high, int32_t out[BENCH_MAX_LIST],
                            int *count, hy_error *err);
+/* Whether `name` is one of `list`, "moe,qkv". */
+bool bench_in_list(const char *list, const char *name);
 /* A figure with three significant digits, no exponent and at most seven decimals. */
 const char *bench_digits(double value, char out[24]);
 /* One line on stdout: what a share above 100 % means. */

@@ -61,6 +61,16 @@ void bench_against_close(bench_against *a)
     a->root = NULL;
 }
 
+/* `was` is whatever the file has. */
+static void note(bench_against *a, const char *key, const char *was, const char *now)
+{
+    char then[80];
+    snprintf(then, sizeof then, "%s", was);
+    utf8_one_line(then, '?');
+    if (!strcmp(then, now) || a->difference_count == AGAINST_DIFFERENCES) return;
+    snprintf(a->differences[a->difference_count++], sizeof a->differences[0], "%s %s then, %.60s now", key, then, now);
+}
+
 void bench_against_setting(bench_against *a, const char *group, const char *key, const char *now)
 {
     const json_t *at = a->root;
@@ -70,9 +80,7 @@ void bench_against_setting(bench_against *a, const char *group, const char *key,
     if (json_is_string(value)) snprintf(then, sizeof then, "%s", json_string_value(value));
     if (json_is_integer(value)) snprintf(then, sizeof then, "%lld", (long long)json_integer_value(value));
     if (json_is_boolean(value)) snprintf(then, sizeof then, "%s", json_is_true(value) ? "true" : "false");
-    utf8_one_line(then, '?'); /* whatever the file has */
-    if (!strcmp(then, now) || a->difference_count == AGAINST_DIFFERENCES) return;
-    snprintf(a->differences[a->difference_count++], sizeof a->differences[0], "%s %s then, %.60s now", key, then, now);
+    note(a, key, then, now);
 }
 
 void bench_against_machine(bench_against *a, const bench_machine *now)
@@ -85,6 +93,11 @@ void bench_against_machine(bench_against *a, const bench_machine *now)
     bench_against_setting(a, "machine", "instructions", now->instructions);
     bench_against_setting(a, "machine", "memory_bytes", memory);
     bench_against_setting(a, "machine", "huge_pages", now->huge_pages);
+    const json_t *card = json_object_get(json_object_get(a->root, "machine"), "gpu");
+    if (card || now->has_gpu) {
+        const char *then = json_string_value(json_object_get(card, "name"));
+        note(a, "gpu", then ? then : "none", now->has_gpu ? now->gpu.name : "none");
+    }
 }
 
 const bench_earlier *bench_against_find(const bench_against *a, const char *name, int64_t context, int64_t batch)

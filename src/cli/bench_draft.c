@@ -20,7 +20,7 @@ typedef struct network {
     ops_backend *backend;
 } network;
 
-static ops_drafter drafter_shape(const draft_config *d, const config *target)
+ops_drafter bench_draft_drafter(const draft_config *d, const config *target)
 {
     ops_drafter shape = {.layers = d->layers,
                          .heads = d->heads,
@@ -39,7 +39,7 @@ static ops_drafter drafter_shape(const draft_config *d, const config *target)
     return shape; /* every tap is layer 0, the only one */
 }
 
-static ops_model target_shape(const config *target, int heads, int kv_heads, int head_dim)
+ops_model bench_draft_target(const config *target, int heads, int kv_heads, int head_dim)
 {
     ops_model shape = model_shape(target);
     shape.heads = heads, shape.kv_heads = kv_heads, shape.head_dim = head_dim;
@@ -157,11 +157,11 @@ static double run_context(const bench_draft *b, network *n, const line *l, hy_er
 static hy_status time_context(const bench_draft *b, const draft_config *d, hy_error *err)
 {
     network n = {0};
-    ops_drafter shape = drafter_shape(d, b->target);
+    ops_drafter shape = bench_draft_drafter(d, b->target);
     int32_t most = 1;
     for (int i = 0; i < b->counts; i++) most = b->count[i] > most ? b->count[i] : most;
     shape.heads = shape.kv_heads; /* queries have no part in it */
-    ops_model target = target_shape(b->target, 1, 1, b->target->head_dim);
+    ops_model target = bench_draft_target(b->target, 1, 1, b->target->head_dim);
     hy_status status = open_network(b, &target, &shape, most, most, &n, err);
     for (int i = 0; i < b->counts && status == HY_OK; i++) {
         line l = {"draft_context", "bf16 MXFP8", "draft context", b->count[i], 0, {{0}, {0}}};
@@ -212,9 +212,9 @@ static double run_attention(const bench_draft *b, network *n, const line *l, hy_
 static hy_status time_attention(const bench_draft *b, const draft_config *d, hy_error *err)
 {
     network n = {0};
-    ops_drafter shape = drafter_shape(d, b->target);
+    ops_drafter shape = bench_draft_drafter(d, b->target);
     int32_t window = d->window, g = d->block, positions = window + g;
-    ops_model target = target_shape(b->target, d->heads, d->kv_heads, d->head_dim);
+    ops_model target = bench_draft_target(b->target, d->heads, d->kv_heads, d->head_dim);
     target.hidden = NARROW;
     if (target.max_positions < positions) target.max_positions = positions;
     hy_status status = open_network(b, &target, &shape, g, positions, &n, err);

@@ -22,6 +22,10 @@ typedef struct bench_draft { /* all borrowed */
     kernel_report *report;
 } bench_draft;
 
+/* A narrow drafter with all heads of `d`, and a target of the given heads for it. */
+ops_drafter bench_draft_drafter(const draft_config *d, const config *target);
+ops_model bench_draft_target(const config *target, int heads, int kv_heads, int head_dim);
+
 hy_status bench_draft_run(const bench_draft *b, hy_error *err);
 
 #endif

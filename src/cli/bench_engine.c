@@ -418,7 +418,7 @@ static hy_status measure(engine_bench *b, engine_run *runs, double *values, engi
 
 static void print_heading(const engine_bench *b)
 {
-    bench_machine machine = bench_machine_read();
+    bench_machine machine = bench_machine_of(model_ops(b->model), model_backend(b->model));
     int workers = threads_count(model_pool(b->model));
     bench_machine_print(&machine);
     bench_print_model(&b->info);
@@ -469,11 +469,9 @@ static bool print_json(const engine_bench *b)
 {
     buffer out = {0};
     json_writer w = {.out = &out};
-    bench_machine machine = bench_machine_read();
+    bench_machine machine = bench_machine_of(model_ops(b->model), model_backend(b->model));
     writer_object(&w);
-    writer_key(&w, "bench"), writer_text(&w, "engine");
-    writer_key(&w, "version"), writer_text(&w, HY_VERSION);
-    writer_key(&w, "machine"), bench_machine_write(&machine, &w);
+    bench_write_head("engine", &machine, &w);
     writer_key(&w, "model"), bench_write_model(&b->info, &w);
     writer_key(&w, "threads"), writer_integer(&w, threads_count(model_pool(b->model)));
     writer_key(&w, "runs"), writer_integer(&w, b->runs);

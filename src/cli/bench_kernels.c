@@ -20,6 +20,7 @@
 #include "cli/bench_draft.h"
 #include "cli/bench_error.h"
 #include "cli/bench_kernels_report.h"
+#include "cli/bench_lines.h"
 #include "cli/bench_synthetic.h"
 #include "cli/cli.h"
 #include "cli/geometry.h"
@@ -27,7 +28,7 @@
 /* Contexts where no flag says one, told from the same number given. */
 #define CONTEXT_NOT_GIVEN UINT64_MAX
 enum { CONTEXT = 16384, INDEX_CONTEXT = 512 << 10, SCORE_ROWS = 4 };
-enum { MAX_COUNT = 1024, VOCAB = 16384, NARROW = 64, MAX_RUNS = 1000 };
+enum { MAX_COUNT = 1024, MOST_ROWS = 8192, VOCAB = 16384, NARROW = 64, MAX_RUNS = 1000, MAX_LAYERS = 64 };
 
 static const char usage[] = "bench kernels [GEOMETRY] [flags]";
 static const char about[] =
@@ -40,8 +41,11 @@ static const char about[] =
 
 typedef struct kernel_bench {
     const char *rows_text, *backend, *against_path;
+    const char *only;      /* names of parts; NULL: all */
+    int most_rows, layers; /* of the lines of a GPU */
     int threads, runs;
     uint64_t context;       /* of attention and selection */
+    int64_t most_context;   /* of a GPU's lines */
     uint64_t index_context; /* of the index scores alone */
     uint64_t read_bytes;
     bool json;
@@ -75,8 +79,8 @@ static int32_t most_rows(const kernel_bench *b)
 /* ---- Networks -----------------------------------------------------------------------------------------------------
  */
 
-static hy_status open_backend(const kernel_bench *b, network *n, moe_activation activation, int32_t rows,
-                              int32_t sequences, int32_t positions, hy_error *err)
+static hy_status open_backend(kernel_bench *b, network *n, moe_activation activation, int32_t rows, int32_t sequences,
+                              int32_t positions, hy_error *err)
 {
     const ops_model *m = &n->weights.model;
     ops_options options = {.activation = activation, .pool = b->pool, .on_progress = cli_progress};
@@ -90,12 +94,15 @@ static hy_status open_backend(const kernel_bench *b, network *n, moe_activation 
         status = b->ops->cache_open(n->backend, &n->layout, sequences * n->rows.blocks, &n->setup.cache, err);
     ops_limits limits = {.rows = rows, .logit_rows = sequences, .positions = positions};
     if (status == HY_OK) status = b->ops->step_open(n->backend, &limits, &n->setup.step, err);
+    if (status == HY_OK) status = bench_gpu_open(b->ops, n->backend, b->read_bytes, &n->setup.gpu, err);
+    b->report.gpu = n->setup.gpu;
     return status;
 }
 
 static void close_backend(network *n)
 {
     const hy_ops *ops = n->setup.ops;
+    bench_gpu_close(n->setup.gpu);
     if (n->setup.step) ops->step_close(n->setup.step);
     if (n->setup.cache) ops->cache_close(n->setup.cache);
     bench_rows_close(&n->rows);
@@ -315,6 +322,7 @@ static hy_status fit_contexts(kernel_bench *b, const char *name, hy_error *err)
     if (b->context > most)
         return error_at(err, HY_USAGE, "--context", "--context takes 0 to %llu with these rows, not %llu",
                         (unsigned long long)most, (unsigned long long)b->context);
+    if (bench_gpu_is(b->backend)) return HY_OK; /* whose lines have contexts of their own */
     if (b->index_context == CONTEXT_NOT_GIVEN) b->index_context = INDEX_CONTEXT;
     if (b->index_context > most_index) {
         fprintf(stderr, "index context %llu instead of %llu: %.80s has %llu positions\n",
@@ -325,24 +333,91 @@ static hy_status fit_contexts(kernel_bench *b, const char *name, hy_error *err)
     return HY_OK;
 }
 
+static hy_status run_drafter(kernel_bench *b, hy_error *err)
+{
+    bench_draft drafter = {b->ops, b->pool, &b->read, &b->geometry.config, b->count, b->counts, b->runs, &b->report};
+    return b->geometry.drafter ? bench_draft_run(&drafter, err) : HY_OK;
+}
+
+/* What --only names. */
+static const struct {
+    const char *name;
+    hy_status (*host)(kernel_bench *b, hy_error *err);       /* NULL: there is none */
+    hy_status (*lines)(const bench_lines *b, hy_error *err); /* the same of a GPU */
+    bool both;                                               /* what the host has is a GPU's as well */
+} parts[] = {
+    {"linears", run_linears, NULL, true},        {"attention", run_attention, NULL, false},
+    {"drafter", run_drafter, NULL, false},       {"index", NULL, bench_lines_index, false},
+    {"attend", NULL, bench_lines_attend, false}, {"prefill", NULL, bench_lines_prefill, false},
+    {"moe", NULL, bench_lines_moe, false},       {"qkv", NULL, bench_lines_qkv, false},
+    {"head", NULL, bench_lines_head, false},     {"sampling", run_sampling, bench_lines_sampling, false},
+    {"draft", NULL, bench_lines_draft, false},
+};
+enum { PARTS = sizeof parts / sizeof *parts };
+
+/* Whether a part runs on the device that was asked for. */
+static bool part_is_there(const kernel_bench *b, int i)
+{
+    return b->report.on_gpu ? parts[i].lines || parts[i].both : parts[i].host != NULL;
+}
+
+static hy_status check_only(const kernel_bench *b, hy_error *err)
+{
+    char names[256] = "", item[32];
+    for (int i = 0; i < PARTS; i++)
+        if (part_is_there(b, i)) {
+            size_t n = strlen(names);
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", parts[i].name);
+        }
+    for (const char *p = b->only; p && *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ',')) {
+        bool known = false;
+        snprintf(item, sizeof item, "%.*s", (int)strcspn(p, ","), p);
+        for (int i = 0; i < PARTS; i++) known = known || (part_is_there(b, i) && !strcmp(parts[i].name, item));
+        if (!known) return error_at(err, HY_USAGE, "--only", "--only takes some of %s here, not '%.30s'", names, item);
+    }
+    return HY_OK;
+}
+
+static hy_status look_at_gpu(kernel_bench *b, hy_error *err)
+{
+    enum { LITTLE = 4096 };
+    bench_gpu *card = NULL;
+    hy_status status = bench_gpu_open(b->ops, NULL, LITTLE, &card, err);
+    if (status != HY_OK) return status;
+    b->report.machine = bench_machine_read();
+    b->report.machine.has_gpu = true, b->report.machine.gpu = *cuda_bench_info(card->bench);
+    b->report.read_bytes = b->read_bytes ? b->read_bytes : cuda_bench_bytes(&b->report.machine.gpu);
+    bench_gpu_close(card);
+    return HY_OK;
+}
+
 static hy_status prepare(kernel_bench *b, const char *name, hy_error *err)
 {
     if (b->runs < 1 || b->runs > MAX_RUNS)
         return error_at(err, HY_USAGE, "--runs", "--runs takes 1 to %d, not %d", MAX_RUNS, b->runs);
+    if (b->most_rows < 1 || b->layers < 1 || b->layers > MAX_LAYERS)
+        return error_at(err, HY_USAGE, "--layers", "--most-rows takes 1 or more, --layers 1 to %d, not %d and %d",
+                        MAX_LAYERS, b->most_rows, b->layers);
     hy_status status = bench_parse_list("--rows", b->rows_text, 1, MAX_COUNT, b->count, &b->counts, err);
     if (status == HY_OK) status = geometry_load(name, &b->geometry, err);
     if (status == HY_OK) status = layout_check(&b->geometry.config, SCHEME_M31, err);
     if (status != HY_OK) return status;
+    bool given = b->context != CONTEXT_NOT_GIVEN;
     status = fit_contexts(b, name, err);
     if (status != HY_OK) return status;
+    b->most_context = given ? (int64_t)b->context : b->geometry.config.max_positions;
     b->ops = ops_find(strcmp(b->backend, "auto") ? b->backend : "cpu");
     if (!b->ops)
         return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", b->backend,
                         ops_names);
     if (b->against_path)
         status = bench_against_load(b->against_path, "kernels", "rows_per_second", &b->report.against, err);
+    b->report.on_gpu = bench_gpu_is(b->ops->name);
+    if (status == HY_OK && b->only) status = check_only(b, err);
     if (status == HY_OK) status = threads_open(b->threads, &b->pool, err);
     if (status == HY_OK) threads_watch(b->pool, cli_interrupted());
+    if (status != HY_OK) return status;
+    if (b->report.on_gpu) return look_at_gpu(b, err);
     if (!b->read_bytes) b->read_bytes = bench_read_default_bytes();
     if (status == HY_OK) status = bench_read_open(b->read_bytes, b->pool, &b->read, err);
     if (status == HY_OK) bench_read_warn(b->read.bytes);
@@ -354,13 +429,24 @@ static hy_status run(kernel_bench *b, const char *name, hy_error *err)
     hy_status status = prepare(b, name, err);
     if (status != HY_OK) return status;
     b->report.geometry = name, b->report.backend = b->ops->name, b->report.runs = b->runs;
-    b->report.threads = threads_count(b->pool), b->report.read_bytes = b->read.bytes, b->report.json = b->json;
+    b->report.threads = threads_count(b->pool), b->report.json = b->json;
+    if (!b->report.on_gpu) b->report.read_bytes = b->read.bytes;
     kernel_report_begin(&b->report);
-    status = run_linears(b, err);
-    if (status == HY_OK) status = run_attention(b, err);
-    bench_draft drafter = {b->ops, b->pool, &b->read, &b->geometry.config, b->count, b->counts, b->runs, &b->report};
-    if (status == HY_OK && b->geometry.drafter) status = bench_draft_run(&drafter, err);
-    if (status == HY_OK) status = run_sampling(b, err);
+    const bench_lines lines = {.ops = b->ops,
+                               .pool = b->pool,
+                               .target = &b->geometry.config,
+                               .drafter = b->geometry.drafter,
+                               .read_bytes = b->read_bytes,
+                               .runs = b->runs,
+                               .layers = b->layers,
+                               .most_rows = b->most_rows,
+                               .most_context = b->most_context,
+                               .report = &b->report};
+    for (int i = 0; i < PARTS && status == HY_OK; i++) {
+        if (!part_is_there(b, i) || (b->only && !bench_in_list(b->only, parts[i].name))) continue;
+        status = b->report.on_gpu && parts[i].lines ? parts[i].lines(&lines, err) : parts[i].host(b, err);
+    }
+    b->report.gpu = NULL;
     if (status == HY_OK && !kernel_report_end(&b->report)) status = error_memory(err, "the JSON", 1 << 20);
     return status;
 }
@@ -369,18 +455,27 @@ int bench_kernels(int argc, char **argv)
 {
     kernel_bench *b = calloc(1, sizeof *b);
     if (!b) return 1;
-    b->rows_text = "1,4,8,16,64,256", b->runs = 5, b->backend = "cpu",
+    b->rows_text = "1,4,8,16,64,256", b->runs = 5, b->backend = "cpu", b->most_rows = MOST_ROWS, b->layers = 4;
     b->context = b->index_context = CONTEXT_NOT_GIVEN;
     const cli_option flags[] = {
         {"rows", "LIST", "rows that go through an operation together (default 1,4,8,16,64,256)", &b->rows_text,
          CLI_STRING},
         {"context", "N",
-         "tokens before the rows, for selection and attention (default 16K, or what the geometry allows)", &b->context,
-         CLI_SIZE},
+         "tokens before the rows, for selection and attention (default 16K, or what the geometry allows); of a GPU's "
+         "lines the most (default: all of theirs)",
+         &b->context, CLI_SIZE},
         {"index-context", "N", "tokens of the index scores, 0: none (default 512K); cut to what the geometry allows",
          &b->index_context, CLI_SIZE},
+        {"only", "PARTS",
+         "some of linears, sampling; of the host attention, drafter; of a GPU index, attend, prefill, moe, qkv, head, "
+         "draft (default: all)",
+         &b->only, CLI_STRING},
+        {"most-rows", "N", "rows that the lines of a GPU are cut to (default 8192)", &b->most_rows, CLI_INT},
+        {"layers", "N", "layers that a GPU's lines of selection and attention go through in turn (default 4)",
+         &b->layers, CLI_INT},
         {"runs", "N", "runs whose medians are shown (default 5)", &b->runs, CLI_INT},
-        {"read-buffer", "SIZE", "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory)",
+        {"read-buffer", "SIZE",
+         "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory; on a GPU sixteen caches)",
          &b->read_bytes, CLI_SIZE},
         {"threads", "N", "worker threads (default: one per core)", &b->threads, CLI_INT},
         {"backend", "NAME", "cpu (default), cuda or reference", &b->backend, CLI_STRING},

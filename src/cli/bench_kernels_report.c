@@ -13,7 +13,7 @@
 void kernel_report_begin(kernel_report *r)
 {
     char bytes[32], threads_now[16];
-    r->machine = bench_machine_read();
+    if (!r->on_gpu) r->machine = bench_machine_read();
     if (r->against.root) {
         snprintf(threads_now, sizeof threads_now, "%d", r->threads);
         bench_against_machine(&r->against, &r->machine);
@@ -26,16 +26,26 @@ void kernel_report_begin(kernel_report *r)
     printf("kernels: sizes of %s, backend %s, %d thread%s, medians of %d run%s, read passes over %s\n", r->geometry,
            r->backend, r->threads, r->threads == 1 ? "" : "s", r->runs, r->runs == 1 ? "" : "s",
            cli_format_bytes(r->read_bytes, bytes));
-    bench_peak_print();
+    if (r->on_gpu)
+        printf("times and bounds are by the gpu's clock, medians of %d replays of a record, each behind a read pass\n",
+               BENCH_REPLAYS);
+    else
+        bench_peak_print();
     if (r->against.root) bench_against_print(&r->against);
     fflush(stdout);
+}
+
+static int name_width(const kernel_report *r)
+{
+    return r->on_gpu ? 40 : 24;
 }
 
 /* Before the first row, not with the heading: weights are prepared in between. */
 static void print_columns(const kernel_report *r)
 {
-    printf("\n%-24s %5s %8s %10s %9s %9s %8s %9s  %-8s %8s %9s%s\n", "operation", "rows", "context", "ms", "MB", "GOP",
-           "GB/s", "GOP/s", "bound by", "of bound", "error", r->against.root ? "   speed x" : "");
+    printf("\n%-*s %5s %8s %10s %9s %9s %8s %9s  %-8s %8s %9s%s\n", name_width(r), "operation", "rows", "context",
+           r->on_gpu ? "us" : "ms", "MB", "GOP", "GB/s", "GOP/s", "bound by", "of bound",
+           r->on_gpu ? "launches" : "error", r->against.root ? "   speed x" : "");
 }
 
 static const bench_earlier *earlier(const kernel_report *r, const kernel_row *row)
@@ -55,19 +65,21 @@ static void print_row(const kernel_report *r, const kernel_row *row)
     const bench_earlier *e = earlier(r, row);
     char bytes[24], operations[24], reads[24], does[24];
     if (row == r->row) print_columns(r);
-    printf("%-24s %5d", row->name, row->rows);
+    printf("%-*s %5d", name_width(r), row->name, row->rows);
     if (row->context)
         printf(" %8lld", (long long)row->context);
     else
         printf(" %8s", "");
-    printf(" %10.4f %9s %9s", 1e3 * row->seconds, bench_digits(row->bytes / 1e6, bytes),
-           bench_digits(row->operations / 1e9, operations));
+    printf(r->on_gpu ? " %10.2f %9s %9s" : " %10.4f %9s %9s", (r->on_gpu ? 1e6 : 1e3) * row->seconds,
+           bench_digits(row->bytes / 1e6, bytes), bench_digits(row->operations / 1e9, operations));
     if (row->bound > 0)
         printf(" %8s %9s  %-8s %6.1f %%", bench_digits(row->bytes / row->seconds / 1e9, reads),
                bench_digits(row->operations / row->seconds / 1e9, does), row->binds, 100 * row->fraction);
     else
         printf(" %8s %9s  %-8s %8s", "", "", "", "");
-    if (isnan(row->error))
+    if (row->gpu.launches)
+        printf(" %7d %s", row->gpu.launches, row->gpu.graph ? "g" : " ");
+    else if (isnan(row->error))
         printf(" %9s", "");
     else
         printf(" %9.1e", row->error);
@@ -102,6 +114,28 @@ void kernel_report_add(kernel_report *r, const char *name, const char *kind, int
     for (int i = 0; i < BENCH_PEAKS; i++) row->operations += o->cost.operations[i] / o->calls;
     row->binds = o->by_operations ? binding_peak(&o->cost, &from->moment) : "bytes";
     if (from->moment.read > 0) r->moment = from->moment;
+    if (r->gpu) r->bounds = r->gpu->bounds;
+    if (!r->json) print_row(r, row);
+}
+
+void kernel_report_gpu(kernel_report *r, const char *name, int32_t rows, int64_t context, const bench_cost *cost,
+                       int calls, const bench_gpu_time *took, const bench_moment *moment)
+{
+    if (r->count == KERNEL_ROWS) return;
+    kernel_row *row = &r->row[r->count++];
+    *row = (kernel_row){.rows = rows, .context = context, .error = NAN, .gpu = *took};
+    snprintf(row->name, sizeof row->name, "%s", name);
+    row->seconds = took->seconds / calls;
+    row->gpu.host = took->host / calls;
+    row->bytes = bench_cost_bytes(cost);
+    for (int i = 0; i < BENCH_PEAKS; i++) row->operations += cost->operations[i];
+    r->moment = *moment;
+    r->moment.read = took->read; /* of the same moment */
+    row->bound = bench_cost_bound(cost, r->moment.read, r->moment.peaks);
+    row->fraction = row->bound / row->seconds;
+    bool by_operations = bench_cost_peak_seconds(cost, moment->peaks) > bench_cost_read_seconds(cost, r->moment.read);
+    row->binds = by_operations ? binding_peak(cost, moment) : "bytes";
+    r->bounds = r->gpu->bounds;
     if (!r->json) print_row(r, row);
 }
 
@@ -139,6 +173,12 @@ static void write_row(const kernel_report *r, const kernel_row *row, json_writer
         member_text(w, "bound", row->binds);
     }
     if (!isnan(row->error)) member(w, "error", row->error);
+    if (row->gpu.launches) {
+        member(w, "read_bytes_per_second", row->gpu.read);
+        member(w, "host_seconds", row->gpu.host);
+        writer_key(w, "launches"), writer_integer(w, row->gpu.launches);
+        writer_key(w, "graph"), writer_bool(w, row->gpu.graph);
+    }
     if (e) {
         member(w, "rows_per_second_ratio", row->rows / row->seconds / e->rate);
         if (e->fraction > 0) member(w, "bound_fraction_ratio", row->fraction / e->fraction);
@@ -151,9 +191,7 @@ static bool print_json(const kernel_report *r)
     buffer b = {0};
     json_writer w = {.out = &b};
     writer_object(&w);
-    member_text(&w, "bench", "kernels");
-    member_text(&w, "version", HY_VERSION);
-    writer_key(&w, "machine"), bench_machine_write(&r->machine, &w);
+    bench_write_head("kernels", &r->machine, &w);
     member_text(&w, "geometry", r->geometry);
     member_text(&w, "backend", r->backend);
     writer_key(&w, "threads"), writer_integer(&w, r->threads);
@@ -166,8 +204,13 @@ static bool print_json(const kernel_report *r)
     writer_end(&w);
     writer_key(&w, "peak_instructions");
     writer_object(&w);
-    for (int i = 0; i < BENCH_PEAKS; i++) member_text(&w, bench_peak_names[i], bench_peak_instruction((bench_peak)i));
+    for (int i = 0; i < BENCH_PEAKS; i++) {
+        bench_peak p = (bench_peak)i;
+        bool wide = r->bounds.wgmma > r->bounds.mma;
+        member_text(&w, bench_peak_names[i], r->on_gpu ? bench_gpu_instruction(wide, p) : bench_peak_instruction(p));
+    }
     writer_end(&w);
+    if (r->on_gpu) writer_key(&w, "gpu_bounds"), bench_gpu_write_bounds(&r->bounds, &w);
     if (r->against.root) writer_key(&w, "against"), bench_against_write(&r->against, compared(r), &w);
     writer_key(&w, "rows");
     writer_array(&w);
@@ -185,6 +228,11 @@ static void print_end(const kernel_report *r)
     bool above = false;
     for (int i = 0; i < r->count; i++) above = above || r->row[i].fraction > 1;
     if (above) bench_note_above();
+    if (r->on_gpu) {
+        printf("\n");
+        bench_gpu_print_bounds(&r->bounds);
+        return;
+    }
     printf("\nread pass %.1f GB/s; peaks", r->moment.read / 1e9);
     for (int i = 0; i < BENCH_PEAKS; i++)
         printf("%s %s %.0f", i ? "," : "", bench_peak_names[i], r->moment.peaks[i] / 1e9);

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/bench_read.h"
@@ -86,12 +87,54 @@ bench_machine bench_machine_read(void)
     return m;
 }
 
+bench_machine bench_machine_of(const hy_ops *ops, const ops_backend *backend)
+{
+    bench_machine m = bench_machine_read();
+    m.has_gpu = cuda_bench_about(ops, backend, &m.gpu);
+    return m;
+}
+
+static const char *or_unknown(const char *text)
+{
+    return text && *text ? text : "unknown";
+}
+
+static void print_gpu(const gpu_info *g)
+{
+    char memory[32], cache[32];
+    printf("gpu: %s, sm_%d%d, %d multiprocessors", g->name, g->major, g->minor, g->processors);
+    if (g->clock > 0) printf(" of up to %.0f MHz", g->clock / 1e6);
+    printf(", %s of memory", cli_format_bytes(g->memory, memory));
+    if (g->clock_memory > 0) printf(" at %.0f MHz", g->clock_memory / 1e6);
+    printf(", second-level cache %s, driver %s, CUDA %s; kernels for %s\n", cli_format_bytes(g->cache, cache),
+           or_unknown(g->driver), or_unknown(g->cuda), or_unknown(g->archs));
+}
+
 void bench_machine_print(const bench_machine *m)
 {
     char memory[32], cache[32];
     printf("machine: %s, %d core%s, %s, %s of memory, last-level cache %s, huge pages %s\n", m->cpu, m->cores,
            m->cores == 1 ? "" : "s", m->instructions, cli_format_bytes(m->memory, memory),
            cli_format_bytes(m->cache, cache), m->huge_pages);
+    if (m->has_gpu) print_gpu(&m->gpu);
+}
+
+static void write_gpu(const gpu_info *g, json_writer *w)
+{
+    char capability[16];
+    snprintf(capability, sizeof capability, "%d.%d", g->major, g->minor);
+    writer_object(w);
+    writer_key(w, "name"), writer_text(w, g->name);
+    writer_key(w, "compute_capability"), writer_text(w, capability);
+    writer_key(w, "multiprocessors"), writer_integer(w, g->processors);
+    writer_key(w, "memory_bytes"), writer_unsigned(w, g->memory);
+    writer_key(w, "cache_bytes"), writer_unsigned(w, g->cache);
+    writer_key(w, "clock_hz"), writer_number(w, g->clock);
+    writer_key(w, "memory_clock_hz"), writer_number(w, g->clock_memory);
+    writer_key(w, "driver"), writer_text(w, g->driver);
+    writer_key(w, "cuda"), writer_text(w, g->cuda);
+    writer_key(w, "archs"), writer_text(w, g->archs ? g->archs : "");
+    writer_end(w);
 }
 
 void bench_machine_write(const bench_machine *m, json_writer *w)
@@ -103,5 +146,19 @@ void bench_machine_write(const bench_machine *m, json_writer *w)
     writer_key(w, "memory_bytes"), writer_unsigned(w, m->memory);
     writer_key(w, "last_level_cache_bytes"), writer_unsigned(w, m->cache);
     writer_key(w, "huge_pages"), writer_text(w, m->huge_pages);
+    if (m->has_gpu) writer_key(w, "gpu"), write_gpu(&m->gpu, w);
     writer_end(w);
+}
+
+void bench_write_head(const char *bench, const bench_machine *m, json_writer *w)
+{
+    char text[32] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    writer_key(w, "bench"), writer_text(w, bench);
+    writer_key(w, "version"), writer_text(w, HY_VERSION);
+    writer_key(w, "commit"), writer_text(w, bench_commit);
+    writer_key(w, "time"), writer_text(w, text);
+    writer_key(w, "machine"), bench_machine_write(m, w);
 }

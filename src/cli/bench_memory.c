@@ -1,11 +1,13 @@
 /* hayate bench memory: what memory and cores can do, by number of threads. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/bench.h"
 #include "cli/bench_against.h"
+#include "cli/bench_memory_gpu.h"
 #include "cli/bench_peak.h"
 #include "cli/bench_read.h"
 #include "cli/bench_step.h"
@@ -17,7 +19,9 @@ static const char usage[] = "bench memory [flags]";
 static const char about[] =
     "Reads a buffer larger than every cache from end to end, with 1 up to N threads, and runs the loops that multiply "
     "on "
-    "registers. These are the bounds that the other benches take; here they stand alone.\n\n"
+    "registers; with --device cuda the same on a GPU. These are the bounds that the other benches take; here they "
+    "stand "
+    "alone.\n\n"
     "examples:\n  hayate bench memory\n  hayate bench memory --read-buffer 4GiB --threads 8 --json";
 
 typedef struct memory_row {
@@ -30,7 +34,7 @@ typedef struct memory_bench {
     int threads, runs;
     uint64_t bytes;
     bool json;
-    const char *against_path;
+    const char *against_path, *device;
     bench_against against;
     bench_machine machine;
     bench_read read;
@@ -128,9 +132,7 @@ static bool print_json(const memory_bench *b)
     buffer out = {0};
     json_writer w = {.out = &out};
     writer_object(&w);
-    writer_key(&w, "bench"), writer_text(&w, "memory");
-    writer_key(&w, "version"), writer_text(&w, HY_VERSION);
-    writer_key(&w, "machine"), bench_machine_write(&b->machine, &w);
+    bench_write_head("memory", &b->machine, &w);
     writer_key(&w, "runs"), writer_integer(&w, b->runs);
     writer_key(&w, "read_buffer_bytes"), writer_unsigned(&w, b->read.bytes);
     writer_key(&w, "peak_instructions");
@@ -152,12 +154,19 @@ static bool print_json(const memory_bench *b)
 
 static hy_status run(memory_bench *b, hy_error *err)
 {
+    bool on_gpu = bench_gpu_is(b->device);
+    if (!on_gpu && strcmp(b->device, "cpu") && strcmp(b->device, "auto"))
+        return error_at(err, HY_USAGE, "--device", "there is no device '%.40s': choose cpu or cuda", b->device);
     b->machine = bench_machine_read();
     if (!b->threads) b->threads = b->machine.cores < MAX_THREADS ? b->machine.cores : MAX_THREADS;
     if (b->threads < 1 || b->threads > MAX_THREADS)
         return error_at(err, HY_USAGE, "--threads", "--threads takes 1 to %d, not %d", MAX_THREADS, b->threads);
     if (b->runs < 1 || b->runs > MAX_RUNS)
         return error_at(err, HY_USAGE, "--runs", "--runs takes 1 to %d, not %d", MAX_RUNS, b->runs);
+    if (on_gpu) {
+        bench_memory_gpu o = {b->runs, b->bytes, b->json, b->against_path};
+        return bench_memory_gpu_run(&o, err);
+    }
     hy_status status = HY_OK;
     if (b->against_path) status = bench_against_load(b->against_path, "memory", "bytes_per_second", &b->against, err);
     if (status == HY_OK && b->against.root) bench_against_machine(&b->against, &b->machine);
@@ -179,12 +188,14 @@ int bench_memory(int argc, char **argv)
 {
     memory_bench *b = calloc(1, sizeof *b);
     if (!b) return 1;
-    b->runs = 5;
+    b->runs = 5, b->device = "auto";
     const cli_option flags[] = {
         {"threads", "N", "most threads (default: one per core)", &b->threads, CLI_INT},
         {"runs", "N", "passes whose median is shown (default 5)", &b->runs, CLI_INT},
         {"read-buffer", "SIZE", "bytes of a pass (default: four last-level caches, at most 1/8 of free memory)",
          &b->bytes, CLI_SIZE},
+        {"backend", "NAME", "cpu (default), or cuda: a GPU's passes and loops", &b->device, CLI_STRING},
+        {"device", "NAME", "the same: auto (default), cpu or cuda", &b->device, CLI_STRING},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of a table", &b->json, CLI_FLAG},
     };

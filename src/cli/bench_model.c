@@ -95,7 +95,7 @@ static hy_status check_fit(const model_bench *b, hy_error *err)
     const cache_layout *layout = model_cache_layout(b->model);
     uint64_t sequences = (uint64_t)most_sequences(b), free_bytes = model_memory_free(b->model) / 10 * 9;
     uint64_t blocks = ((uint64_t)positions + CACHE_BLOCK - 1) / CACHE_BLOCK;
-    uint64_t beside = model_memory_own(b->model) ? 0 : b->read_bytes;
+    uint64_t beside = model_memory_own(b->model) ? 0 : b->read_bytes; /* a GPU's buffer is there already */
     uint64_t left = free_bytes > beside ? free_bytes - beside : 0;
     uint64_t fitting = left / layout->row_bytes / sequences;
     char need[32], has[32];
@@ -134,6 +134,7 @@ static hy_status check_read_buffer(model_bench *b, hy_error *err)
 {
     char want[32], limit[32];
     uint64_t memory = b->options.memory;
+    if (bench_gpu_is(b->options.backend)) return HY_OK; /* it is taken of the GPU's memory, with the weights there */
     if (!b->read_bytes) {
         b->read_bytes = bench_read_default_bytes();
         if (memory && b->read_bytes > memory / 8) b->read_bytes = memory / 8;
@@ -151,12 +152,13 @@ static hy_status open_parts(model_bench *b, hy_error *err)
 {
     const hy_ops *ops = model_ops(b->model);
     ops_backend *backend = model_backend(b->model);
-    hy_status status = check_fit(b, err);
+    b->setup = (bench_setup){.model = b->model, .ops = ops, .pool = model_pool(b->model), .read = &b->read};
+    hy_status status = bench_gpu_open(ops, backend, b->read_bytes, &b->setup.gpu, err);
+    if (status == HY_OK) status = check_fit(b, err);
     if (status != HY_OK) return status;
     int32_t positions = largest(b->context, b->context_count) + rows_each(b), sequences = most_sequences(b);
     int32_t rows = sequences * rows_each(b);
     const cache_layout *layout = model_cache_layout(b->model);
-    b->setup = (bench_setup){.model = b->model, .ops = ops, .pool = model_pool(b->model), .read = &b->read};
     hy_model_describe(b->model, &b->heading.model);
     b->setup.shape = (bench_shape){
         .model = model_ops_model(b->model),
@@ -172,7 +174,7 @@ static hy_status open_parts(model_bench *b, hy_error *err)
     if (status == HY_OK) status = ops->step_open(backend, &limits, &b->setup.step, err);
     if (status == HY_OK)
         status = take_memory(b, (uint64_t)sequences * (uint64_t)b->rows.blocks * layout->row_bytes, err);
-    if (status == HY_OK) status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);
+    if (status == HY_OK && !b->setup.gpu) status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);
     if (status == HY_OK) status = ops->cache_open(backend, layout, sequences * b->rows.blocks, &b->setup.cache, err);
     if (status == HY_OK)
         status = bench_rows_fill(ops, b->setup.cache, layout, &b->rows, sequences, positions, false, cli_progress, err);
@@ -185,6 +187,7 @@ static void close_parts(model_bench *b)
     if (b->setup.cache) b->setup.ops->cache_close(b->setup.cache);
     bench_rows_close(&b->rows);
     bench_read_close(&b->read);
+    bench_gpu_close(b->setup.gpu);
     bench_against_close(&b->against);
     hy_model_close(b->model);
 }
@@ -195,9 +198,10 @@ static void make_heading(model_bench *b)
 {
     bench_heading *h = &b->heading;
     char threads_now[16], memory_now[32];
-    h->bench = b->bench, h->machine = bench_machine_read();
+    h->bench = b->bench, h->machine = bench_machine_of(b->setup.ops, model_backend(b->model));
+    h->gpu = b->setup.gpu;
     h->threads = threads_count(b->setup.pool), h->runs = b->runs;
-    h->head = b->head != 0, h->read_bytes = b->read.bytes;
+    h->head = b->head != 0, h->read_bytes = h->gpu ? cuda_bench_buffer(h->gpu->bench) : b->read.bytes;
     h->weights = b->options.weights && *b->options.weights ? b->options.weights : "load";
     h->memory = b->options.memory;
     if (!b->against.root) return;

@@ -64,7 +64,10 @@ void bench_print_heading(const bench_heading *h, const bench_against *against)
            h->memory    ? cli_format_bytes(h->memory, memory)
            : streams(h) ? "nine tenths of what is free"
                         : "no limit");
-    bench_peak_print();
+    if (h->gpu)
+        printf("times are those of the gpu's clock, medians of %d replays a run; so are the bounds\n", BENCH_REPLAYS);
+    else
+        bench_peak_print();
     if (against) bench_against_print(against);
 }
 
@@ -99,13 +102,21 @@ void bench_print_row(const bench_heading *h, const bench_result *r, const bench_
     static const char *const kind_names[BENCH_RATES] = {"linears", "routed experts, less the shared one", "head"};
     bool decode = bench_by_bytes(h->bench);
     char bytes[24], operations[24];
-    printf("\ncontext %d, batch %d: %.2f tokens/s, %.2f ms a step, bound %.2f ms, %.1f %% reached\n", r->context,
-           r->rows, r->rows / r->seconds, 1e3 * r->seconds, 1e3 * row_bound(h, r), 100 * row_fraction(h, r));
+    printf("\ncontext %d, batch %d: %.2f tokens/s, %.*f ms a step, bound %.*f ms, %.1f %% reached\n", r->context,
+           r->rows, r->rows / r->seconds, h->gpu ? 4 : 2, 1e3 * r->seconds, h->gpu ? 4 : 2, 1e3 * row_bound(h, r),
+           100 * row_fraction(h, r));
     printf("    read pass %.1f GB/s; peaks", r->moment.read / 1e9);
     for (int i = 0; i < BENCH_PEAKS; i++)
         printf("%s %s %.0f", i ? "," : "", bench_peak_names[i], r->moment.peaks[i] / 1e9);
     printf(" GOP/s; %s MB and %s GOP a step\n", bench_digits(bench_cost_bytes(&r->cost) / 1e6, bytes),
            bench_digits(bench_rate_operations(&r->cost) / 1e9, operations));
+    if (h->gpu) {
+        double host = r->gpu.host;
+        printf("    from the host: %.2f tokens/s, %.3f ms a step, %.1f %% of the bound; %d launches, %s\n",
+               r->rows / host, 1e3 * host, 100 * row_bound(h, r) / host, r->gpu.launches,
+               r->gpu.graph ? "one graph" : "no graph");
+        printf("    "), bench_gpu_print_bounds(&h->gpu->bounds);
+    }
     for (int i = 0; i < BENCH_RATES; i++) print_kind(kind_names[i], r->kind[i]);
     if (!decode && r->op[BENCH_INDEX].calls)
         printf("    %.2f tokens/s without index_select\n", r->rows / r->without_index);
@@ -224,6 +235,13 @@ static void write_row(const bench_heading *h, const bench_result *r, const bench
     writer_end(w);
     writer_key(w, "by_operation");
     write_operations(r, w);
+    if (h->gpu) {
+        member(w, "host_seconds", r->gpu.host);
+        member(w, "host_tokens_per_second", r->rows / r->gpu.host);
+        member(w, "host_bound_fraction", row_bound(h, r) / r->gpu.host);
+        writer_key(w, "launches"), writer_integer(w, r->gpu.launches);
+        writer_key(w, "graph"), writer_bool(w, r->gpu.graph);
+    }
     const bench_earlier *e = earlier(against, r);
     if (e) {
         member(w, "tokens_per_second_ratio", r->rows / r->seconds / e->rate);
@@ -242,9 +260,7 @@ bool bench_print_json(const bench_heading *h, const bench_result *rows, int coun
     buffer b = {0};
     json_writer w = {.out = &b};
     writer_object(&w);
-    member_text(&w, "bench", h->bench);
-    member_text(&w, "version", HY_VERSION);
-    writer_key(&w, "machine"), bench_machine_write(&h->machine, &w);
+    bench_write_head(h->bench, &h->machine, &w);
     writer_key(&w, "model"), bench_write_model(&h->model, &w);
     writer_key(&w, "threads"), writer_integer(&w, h->threads);
     writer_key(&w, "runs"), writer_integer(&w, h->runs);
@@ -254,8 +270,13 @@ bool bench_print_json(const bench_heading *h, const bench_result *rows, int coun
     writer_key(&w, "read_buffer_bytes"), writer_unsigned(&w, h->read_bytes);
     writer_key(&w, "peak_instructions");
     writer_object(&w);
-    for (int i = 0; i < BENCH_PEAKS; i++) member_text(&w, bench_peak_names[i], bench_peak_instruction((bench_peak)i));
+    for (int i = 0; i < BENCH_PEAKS; i++) {
+        bench_peak p = (bench_peak)i;
+        bool wide = h->gpu && h->gpu->bounds.wgmma > h->gpu->bounds.mma;
+        member_text(&w, bench_peak_names[i], h->gpu ? bench_gpu_instruction(wide, p) : bench_peak_instruction(p));
+    }
     writer_end(&w);
+    if (h->gpu) writer_key(&w, "gpu_bounds"), bench_gpu_write_bounds(&h->gpu->bounds, &w);
     if (against) writer_key(&w, "against"), bench_against_write(against, compared(against, rows, count), &w);
     writer_key(&w, "rows");
     writer_array(&w);

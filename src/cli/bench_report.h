@@ -13,9 +13,10 @@ typedef struct bench_heading {
     hy_model_info model;
     int threads, runs;
     bool head;
-    const char *weights; /* "load", "stream" */
-    uint64_t memory;     /* limit of the process as given, bytes; 0: none was */
-    uint64_t read_bytes; /* of the read buffer */
+    const char *weights;  /* "load", "stream" */
+    uint64_t memory;      /* limit of the process as given, bytes; 0: none was */
+    uint64_t read_bytes;  /* of the read buffer */
+    const bench_gpu *gpu; /* borrowed; NULL: the bounds are the host's */
 } bench_heading;
 
 /* Of a decode step the bytes bind by definition; elsewhere, by operation, the larger of bytes and operations. */
@@ -31,7 +32,6 @@ void bench_print_row(const bench_heading *h, const bench_result *r, const bench_
 /* After the last row, in tables and with JSON. */
 void bench_print_end(const bench_result *rows, int count, const bench_against *against);
 /* The whole JSON object on stdout. False: no memory. */
-bool bench_print_json(const bench_heading *h, const bench_result *rows, int count,
-                      const bench_against *against);
+bool bench_print_json(const bench_heading *h, const bench_result *rows, int count, const bench_against *against);
 
 #endif

@@ -336,7 +336,7 @@ static hy_status measure(spec_bench *b, const char *method, int drafts, int batc
 
 static void print_heading(const spec_bench *b)
 {
-    bench_machine machine = bench_machine_read();
+    bench_machine machine = bench_machine_of(model_ops(b->model), model_backend(b->model));
     bench_machine_print(&machine);
     bench_print_model(&b->info);
     printf("speculation: %d threads, %d questions of at most %d tokens, medians of %d runs, temperature %g%s\n\n",
@@ -391,11 +391,9 @@ static bool print_json(const spec_bench *b)
 {
     buffer out = {0};
     json_writer w = {.out = &out};
-    bench_machine machine = bench_machine_read();
+    bench_machine machine = bench_machine_of(model_ops(b->model), model_backend(b->model));
     writer_object(&w);
-    writer_key(&w, "bench"), writer_text(&w, "speculation");
-    writer_key(&w, "version"), writer_text(&w, HY_VERSION);
-    writer_key(&w, "machine"), bench_machine_write(&machine, &w);
+    bench_write_head("speculation", &machine, &w);
     writer_key(&w, "model"), bench_write_model(&b->info, &w);
     writer_key(&w, "threads"), writer_integer(&w, threads_count(model_pool(b->model)));
     writer_key(&w, "runs"), writer_integer(&w, b->runs);

@@ -43,7 +43,8 @@ bench_moment bench_moment_take(const bench_setup *setup)
 /* One run. */
 typedef struct run_times {
     bench_moment moment;
-    double whole; /* seconds */
+    bench_gpu_time gpu; /* of a whole step */
+    double whole;       /* seconds */
     double seconds[BENCH_OPS];
     int calls[BENCH_OPS];
     bench_cost cost[BENCH_OPS];
@@ -57,6 +58,10 @@ typedef struct measuring {
     uint8_t *seen;
     float *barrier; /* [hidden] */
     run_times *now;
+    /* On a GPU: mark i is before operation i, one more behind the last. */
+    bench_op mark_op[CUDA_BENCH_MARKS];
+    int marks;
+    double replayed[BENCH_REPLAYS][BENCH_OPS]; /* seconds */
 } measuring;
 
 static void call(const hy_ops *ops, bench_op op, ops_step *step, int layer)
@@ -75,10 +80,18 @@ static void call(const hy_ops *ops, bench_op op, ops_step *step, int layer)
     }
 }
 
-/* Runs and times one operation. Reading a tensor waits for a backend that works in the background. */
+/* Runs and times one operation. Reading a tensor waits for a backend that works in the background; a GPU's is marked.
+ */
 static void timed(measuring *m, bench_op op, int layer)
 {
     const bench_setup *s = m->setup;
+    if (s->gpu) {
+        m->mark_op[m->marks] = op;
+        cuda_bench_mark(s->gpu->bench, m->marks++);
+        call(s->ops, op, s->step, layer);
+        m->now->calls[op]++;
+        return;
+    }
     double start = clock_seconds();
     call(s->ops, op, s->step, layer);
     s->ops->tensor_read(s->step, OPS_X, 0, 1, m->barrier);
@@ -170,6 +183,58 @@ static hy_status run_whole(measuring *m, hy_error *err)
     return status;
 }
 
+/* ---- On a GPU --------------------------------------------------------------------------------------------------- */
+
+/* The marks of one replay. */
+static void take_marks(void *arg, int replay)
+{
+    measuring *m = arg;
+    for (int i = 0; i < m->marks; i++)
+        m->replayed[replay][m->mark_op[i]] += cuda_bench_between(m->setup->gpu->bench, i, i + 1);
+}
+
+static hy_status run_recorded(measuring *m, bool whole, hy_error *err)
+{
+    bench_gpu *g = m->setup->gpu;
+    cuda_record record;
+    hy_error of_run = {0};
+    m->marks = 0;
+    memset(m->replayed, 0, sizeof m->replayed);
+    cuda_bench_record(g->bench, NULL);
+    hy_status ran = whole ? run_whole(m, &of_run) : run_by_operation(m, &of_run);
+    if (!whole) cuda_bench_mark(g->bench, m->marks);
+    hy_status status = cuda_bench_recorded(g->bench, &record, err);
+    if (ran != HY_OK && status == HY_OK) {
+        *err = of_run;
+        status = ran;
+    }
+    if (status == HY_OK) status = bench_gpu_replay(g, &record, whole ? NULL : take_marks, m, &m->now->gpu, err);
+    cuda_bench_forget(g->bench, &record);
+    for (int op = 0; op < BENCH_OPS && !whole && status == HY_OK; op++) {
+        double values[BENCH_REPLAYS];
+        for (int i = 0; i < BENCH_REPLAYS; i++) values[i] = m->replayed[i][op];
+        m->now->seconds[op] = bench_median(values, BENCH_REPLAYS);
+    }
+    return status;
+}
+
+/* A whole step runs a few times before the host's clock is looked at: what comes again and again becomes a graph. */
+static hy_status run_on_gpu(measuring *m, bool whole, hy_error *err)
+{
+    enum { BEFORE = 3 };
+    double host = 0;
+    hy_status status = bench_gpu_moment(m->setup->gpu, &m->now->moment, err);
+    for (int i = 0; i <= BEFORE && whole && status == HY_OK; i++) {
+        status = run_whole(m, err);
+        host = m->now->whole;
+    }
+    if (status == HY_OK) status = run_recorded(m, whole, err);
+    m->now->moment.read = m->now->gpu.read;
+    m->now->gpu.host = host;
+    if (whole) m->now->whole = m->now->gpu.seconds;
+    return status;
+}
+
 /* ---- Medians ---------------------------------------------------------------------------------------------------- */
 
 /* Over runs: MEDIAN(out, expression of the run *t). */
@@ -231,6 +296,8 @@ static void medians(const bench_shape *shape, const run_times *whole, const run_
 {
     const run_times *times = whole;
     MEDIAN(out->seconds, t->whole);
+    out->gpu = times[runs - 1].gpu;
+    MEDIAN(out->gpu.host, t->gpu.host);
     MEDIAN(out->read_bound, step_read_bound(t));
     MEDIAN(out->bound, step_bound(t));
     MEDIAN(out->read_fraction, step_read_bound(t) / t->whole);
@@ -251,6 +318,10 @@ static void medians(const bench_shape *shape, const run_times *whole, const run_
 static hy_status one_run(measuring *m, bool whole, hy_error *err)
 {
     const bench_setup *s = m->setup;
+    if (s->gpu) {
+        hy_status ran = run_on_gpu(m, whole, err);
+        return ran == HY_OK && stopped(m) ? cancelled(err) : ran;
+    }
     take_peaks(s, &m->now->moment);
     double before = bench_read_pass(s->read, s->pool);
     hy_status status = whole ? run_whole(m, err) : run_by_operation(m, err);
@@ -299,6 +370,9 @@ hy_status bench_step_measure(const bench_setup *setup, bench_rows *rows, int32_t
                              hy_error *err)
 {
     const ops_model *model = setup->shape.model;
+    if (setup->gpu && 7 * model->layers + 3 > CUDA_BENCH_MARKS)
+        return error_set(err, HY_UNSUPPORTED, "this bench times at most %d layers on a GPU, not %d",
+                         (CUDA_BENCH_MARKS - 3) / 7, model->layers);
     bench_rows_set(rows, sequences, context, count, head, model->vocab, 1);
     size_t lists = (size_t)model->index_heads * (size_t)model->index_top, n = (size_t)runs;
     size_t seen = bench_count_scratch(model, &rows->ops), width = lists;

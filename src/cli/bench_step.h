@@ -5,6 +5,7 @@
 #ifndef HAYATE_CLI_BENCH_STEP_H
 #define HAYATE_CLI_BENCH_STEP_H
 
+#include "cli/bench_gpu.h"
 #include "cli/bench_rate.h"
 #include "cli/bench_read.h"
 #include "cli/bench_rows.h"
@@ -18,7 +19,8 @@ typedef struct bench_setup {
     ops_step *step;
     ops_cache *cache;
     threads *pool;
-    bench_read *read;
+    bench_read *read; /* not looked at with a GPU */
+    bench_gpu *gpu;   /* NULL: the operations run on the host */
 } bench_setup;
 
 typedef struct bench_op_result {
@@ -31,10 +33,11 @@ typedef struct bench_op_result {
 /* Medians over the runs, of one shape of step. */
 typedef struct bench_result {
     int32_t context, sequences, rows;
-    double seconds;                /* of a whole step */
-    double read_bound, bound;      /* seconds: bytes alone; for each operation the larger of bytes and operations */
+    double seconds;           /* of a whole step; by the GPU's clock where it runs there */
+    bench_gpu_time gpu;       /* of whole steps on a GPU: host is that of one without a record. Zeroed: there is none */
+    double read_bound, bound; /* seconds: bytes alone; for each operation the larger of bytes and operations */
     double read_fraction, fraction; /* bound / seconds */
-    double without_index;          /* seconds without index_select, taken from the timed operations */
+    double without_index;           /* seconds without index_select, taken from the timed operations */
     bench_moment moment;
     bench_cost cost; /* of the whole step */
     bench_op_result op[BENCH_OPS];
@@ -49,7 +52,7 @@ hy_status bench_step_measure(const bench_setup *setup, bench_rows *rows, int32_t
                              int32_t count, bool head, int runs, hy_progress_fn on_progress, bench_result *out,
                              hy_error *err);
 
-/* One moment: two read passes and all peak loops. */
+/* One moment of the host: two read passes and all peak loops. */
 bench_moment bench_moment_take(const bench_setup *setup);
 /* The median of n values, which are sorted in place. */
 double bench_median(double *values, int n);

@@ -10,6 +10,8 @@
 #include "cli/cli.h"
 #include "number/bf16.h"
 
+enum { PERIOD = 1 << 20 }; /* values that come over and over where they may */
+
 /* ---- Weights ------------------------------------------------------------------------------------------------------
  */
 
@@ -69,9 +71,14 @@ static weight matrix(bench_synthetic *s, weight_format format, int64_t rows, int
         }
         return w;
     }
-    uint8_t *data = take(s, n * (format == WEIGHT_F32 ? 4 : 2));
+    size_t size = format == WEIGHT_F32 ? 4 : 2, own = s->alike && n > PERIOD ? PERIOD : n;
+    uint8_t *data = take(s, n * size);
     if (s->failed) return (weight){0};
-    fill_plain(s, format, data, n, cols);
+    fill_plain(s, format, data, own, cols);
+    for (size_t at = own, piece; at < n; at += piece) {
+        piece = n - at < own ? n - at : own;
+        memcpy(data + at * size, data, piece * size);
+    }
     w.data = data;
     return w;
 }
@@ -120,6 +127,11 @@ static void make_feed(bench_synthetic *s, ops_layer *l)
     if (s->failed) return;
     l->expert_gate = experts, l->expert_up = experts + m->experts, l->expert_down = experts + 2 * m->experts;
     for (int e = 0; e < m->experts; e++) {
+        if (s->alike && e > 0) {
+            l->expert_gate[e] = l->expert_gate[0], l->expert_up[e] = l->expert_up[0];
+            l->expert_down[e] = l->expert_down[0];
+            continue;
+        }
         l->expert_gate[e] = matrix(s, WEIGHT_NVFP4, m->expert_width, m->hidden);
         l->expert_up[e] = matrix(s, WEIGHT_NVFP4, m->expert_width, m->hidden);
         l->expert_down[e] = matrix(s, WEIGHT_NVFP4, m->hidden, m->expert_width);
@@ -142,10 +154,10 @@ uint64_t bench_synthetic_bytes(const ops_model *m, int dense_layers, int moe_lay
            4 * hidden * (uint64_t)m->experts * (uint64_t)moe_layers;
 }
 
-hy_status bench_synthetic_open(const ops_model *shape, int dense_layers, int moe_layers, bench_synthetic *out,
-                               hy_error *err)
+static hy_status open_with(const ops_model *shape, int dense_layers, int moe_layers, bool alike, bench_synthetic *out,
+                           hy_error *err)
 {
-    *out = (bench_synthetic){.model = *shape, .state = 1};
+    *out = (bench_synthetic){.model = *shape, .state = 1, .alike = alike};
     bench_synthetic *s = out;
     ops_model *m = &s->model;
     m->layers = dense_layers + moe_layers;
@@ -157,11 +169,23 @@ hy_status bench_synthetic_open(const ops_model *shape, int dense_layers, int moe
         make_feed(s, &m->layer[i]);
     }
     m->embed = matrix(s, WEIGHT_BF16, m->vocab, m->hidden);
-    m->head = matrix(s, WEIGHT_BF16, m->vocab, m->hidden);
+    m->head = alike ? m->embed : matrix(s, WEIGHT_BF16, m->vocab, m->hidden);
     m->final_norm = norm(s, m->hidden);
     if (!s->failed) return HY_OK;
     bench_synthetic_close(s);
     return error_memory(err, "random weights", bench_synthetic_bytes(shape, dense_layers, moe_layers));
+}
+
+hy_status bench_synthetic_open(const ops_model *shape, int dense_layers, int moe_layers, bench_synthetic *out,
+                               hy_error *err)
+{
+    return open_with(shape, dense_layers, moe_layers, false, out, err);
+}
+
+hy_status bench_synthetic_open_alike(const ops_model *shape, int dense_layers, int moe_layers, bench_synthetic *out,
+                                     hy_error *err)
+{
+    return open_with(shape, dense_layers, moe_layers, true, out, err);
 }
 
 hy_status bench_synthetic_draft(bench_synthetic *s, const ops_drafter *shape, hy_error *err)

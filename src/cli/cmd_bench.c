@@ -67,6 +67,15 @@ hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int6
     }
 }
 
+bool bench_in_list(const char *list, const char *name)
+{
+    for (size_t n; list; list = list[n] ? list + n + 1 : NULL) {
+        n = strcspn(list, ",");
+        if (n == strlen(name) && !strncmp(list, name, n)) return true;
+    }
+    return false;
+}
+
 const char *bench_digits(double value, char out[24])
 {
     int decimals = value > 0 ? 2 - (int)floor(log10(value)) : 0;

@@ -29,7 +29,7 @@ namespace emulated {
 void remember(const gpu_kernel *kernel, const char *name, const int grid[3], int block, size_t shared, const void *args,
               size_t bytes)
 {
-    if (!recording || (only && strncmp(name, only, strlen(only)))) return;
+    if (!recording || (only && !gpu_name_in(only, name))) return;
     const char *from = (const char *)args;
     recording->list.push_back({kernel, {grid[0], grid[1], grid[2]}, block, shared, {from, from + bytes}});
 }
@@ -46,10 +46,10 @@ static double between(gpu *, int from, int to)
     return seconds > 1e-9 ? seconds : 1e-9;
 }
 
-static void record(gpu *, const char *prefix)
+static void record(gpu *, const char *names)
 {
     recording = new gpu_record;
-    only = prefix;
+    only = names;
 }
 
 static gpu_record *recorded(gpu *, int *launches, bool *graph)

@@ -119,7 +119,7 @@ static void test_records(void **state)
     cuda_bench_mark(b, 1);
     check(cuda_bench_recorded(b, &all, &err), &err);
     assert_int_equal(all.launches, 7);
-    cuda_bench_record(b, "hy_bound_read");
+    cuda_bench_record(b, "hy_bound_readable,hy_bound_rea");
     check(cuda_bench_bounds(b, &(cuda_bounds){0}, &err), &err);
     check(cuda_bench_recorded(b, &some, &err), &err);
     assert_int_equal(some.launches, 3);

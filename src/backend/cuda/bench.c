@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-enum { LOOP_MOST = 8192, LOOP_BYTES = 64 << 10 /* of the buffer, for a repeat */ };
+enum { LOOP_MOST = 8192, LOOP_BYTES = 64 << 10 /* of the buffer, for a repeat */, LINK_MOST = 128 << 20 };
 enum { MARK_BEGIN = CUDA_BENCH_MARKS, MARK_READ, MARK_END };
 
 struct cuda_bench {
@@ -21,9 +21,17 @@ struct cuda_bench {
     size_t sum_count;
 };
 
-bool cuda_bench_has(const hy_ops *ops)
+bool cuda_bench_about(const hy_ops *ops, const ops_backend *backend, gpu_info *out)
 {
-    return ops == &ops_cuda;
+    gpu *own = NULL;
+    hy_error err = {0};
+    *out = (gpu_info){.major = 0};
+    if (ops != &ops_cuda) return false;
+    if (!backend && cuda_open_gpu(&own, &err) != HY_OK) return false;
+    gpu *g = own ? own : backend->gpu;
+    g->calls->info(g, out);
+    if (own) own->calls->close(own);
+    return true;
 }
 
 uint64_t cuda_bench_bytes(const gpu_info *info)
@@ -110,7 +118,8 @@ hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err)
     calls->mark(b->gpu, MARK_BEGIN);
     loop(b, "hy_bound_fma");
     out->fma = rate(loop_operations(b, 2 * chains * 2), taken(b));
-    out->link = rate((double)half, calls->link(b->gpu, b->buffer, half));
+    uint64_t sent = half < LINK_MOST ? half : LINK_MOST;
+    out->link = rate((double)sent, calls->link(b->gpu, b->buffer, sent));
     read_pass(b);
     return calls->wait(b->gpu, err);
 }
@@ -118,9 +127,9 @@ hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err)
 /* ---- Records ------------------------------------------------------------------------------------------------------
  */
 
-void cuda_bench_record(cuda_bench *b, const char *prefix)
+void cuda_bench_record(cuda_bench *b, const char *names)
 {
-    b->gpu->calls->record(b->gpu, prefix);
+    b->gpu->calls->record(b->gpu, names);
 }
 
 void cuda_bench_mark(cuda_bench *b, int i)
@@ -132,6 +141,11 @@ void cuda_bench_mark(cuda_bench *b, int i)
 double cuda_bench_between(cuda_bench *b, int from, int to)
 {
     return b->gpu->calls->between(b->gpu, from, to);
+}
+
+hy_status cuda_bench_wait(cuda_bench *b, hy_error *err)
+{
+    return b->gpu->calls->wait(b->gpu, err);
 }
 
 hy_status cuda_bench_recorded(cuda_bench *b, cuda_record *out, hy_error *err)

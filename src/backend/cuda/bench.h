@@ -23,8 +23,8 @@ typedef struct cuda_bounds { /* bytes and operations a second; 0: this GPU has n
 
 enum { CUDA_BENCH_MARKS = GPU_MARKS - 16 }; /* for the caller: numbers below it */
 
-/* Whether a backend's operations run on a GPU, so that cuda_bench_open takes it. */
-bool cuda_bench_has(const hy_ops *ops);
+/* The GPU of a backend, or of this machine with NULL. False, zeroed: its operations run elsewhere, or there is none. */
+bool cuda_bench_about(const hy_ops *ops, const ops_backend *backend, gpu_info *out);
 /* The buffer that a GPU asks for: sixteen second-level caches, at least 1 GiB, at most a quarter of what is free. */
 uint64_t cuda_bench_bytes(const gpu_info *info);
 
@@ -38,11 +38,14 @@ uint64_t cuda_bench_buffer(const cuda_bench *b); /* bytes of a pass */
 /* All bounds, one pass or loop each. */
 hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err);
 
-/* From here on launches of kernels that begin with `prefix` are remembered; NULL: all. */
-void cuda_bench_record(cuda_bench *b, const char *prefix);
+/* From here on launches of kernels whose names begin with one of `names` ("hy_a,hy_b") are remembered; NULL: all. */
+void cuda_bench_record(cuda_bench *b, const char *names);
 /* The time at which all that was asked for before is done. */
 void cuda_bench_mark(cuda_bench *b, int i);
 double cuda_bench_between(cuda_bench *b, int from, int to);
+
+/* Until all is done. */
+hy_status cuda_bench_wait(cuda_bench *b, hy_error *err);
 
 typedef struct cuda_record {
     gpu_record *record;

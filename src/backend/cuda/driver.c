@@ -63,7 +63,7 @@ typedef struct driver_gpu {
     launches *launches;
     cu_event *marks;     /* [GPU_MARKS], NULL until the first mark */
     launches *recording; /* NULL: nothing is recorded */
-    const char *prefix;  /* of the kernels that are, or NULL */
+    const char *names;   /* of the kernels that are, or NULL */
 
     pthread_mutex_t beside_lock;
     cu_stream beside;
@@ -383,7 +383,7 @@ static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], i
         if (keep_failure(d, r, "giving a kernel its shared memory")) own->shared = shared;
     }
     if (launches_add(d->launches, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK) keep(d, &error);
-    bool remembered = d->recording && (!d->prefix || strncmp(kernel->name, d->prefix, strlen(d->prefix)) == 0);
+    bool remembered = d->recording && (!d->names || gpu_name_in(d->names, kernel->name));
     if (remembered && launches_add(d->recording, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK)
         keep(d, &error);
     pthread_mutex_unlock(&d->lock);
@@ -434,7 +434,7 @@ static double driver_between(gpu *g, int from, int to)
     return good ? (double)milliseconds / 1e3 : 0;
 }
 
-static void driver_record(gpu *g, const char *prefix)
+static void driver_record(gpu *g, const char *names)
 {
     driver_gpu *d = self(g);
     if (!enter(d)) return;
@@ -442,7 +442,7 @@ static void driver_record(gpu *g, const char *prefix)
     assert(!d->recording);
     if (keep_failure(d, launches_open(d->api, d->stream, d->info.major >= 9, &d->recording), "recording"))
         launches_hold(d->recording);
-    d->prefix = prefix;
+    d->names = names;
     pthread_mutex_unlock(&d->lock);
 }
 

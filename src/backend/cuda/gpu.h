@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef struct gpu gpu;
 typedef struct gpu_kernel gpu_kernel;
@@ -64,10 +65,10 @@ typedef struct gpu_calls {
      * is done becomes number i of GPU_MARKS; `between`: seconds from one to the other, for which it waits; 0 after an error. */
     void (*mark)(gpu *g, int i);
     double (*between)(gpu *g, int from, int to);
-    /* From `record` to `recorded`, launches of kernels whose names begin with `prefix` (NULL: all) and marks happen as ever and
-     * are remembered with their parameters; writes, reads, copies and fills are not. `replay` runs them again, as one graph where
+    /* From `record` to `recorded`, launches of kernels whose names begin with one of `names` ("hy_a,hy_b"; NULL: all; borrowed)
+     * and marks happen as ever and are remembered with their parameters; writes, reads, copies and fills are not. `replay` runs them again, as one graph where
      * the driver makes one of them (`graph`); they find in memory what is there then. NULL: an error was kept. */
-    void (*record)(gpu *g, const char *prefix);
+    void (*record)(gpu *g, const char *names);
     gpu_record *(*recorded)(gpu *g, int *launches, bool *graph);
     void (*replay)(gpu *g, gpu_record *record);
     void (*forget)(gpu *g, gpu_record *record); /* NULL is nothing */
@@ -78,6 +79,16 @@ typedef struct gpu_calls {
 struct gpu {
     const gpu_calls *calls;
 };
+
+/* Whether `name` begins with one of `names`. */
+static inline bool gpu_name_in(const char *names, const char *name)
+{
+    for (size_t n; names; names = names[n] ? names + n + 1 : NULL) {
+        n = strcspn(names, ",");
+        if (n && strncmp(names, name, n) == 0) return true;
+    }
+    return false;
+}
 
 /* The first GPU of this machine. HY_FAILED: no driver, one that is too old, or no GPU. HY_UNSUPPORTED: a GPU that this
  * program has no kernels for, or a program that was built without kernels. The message says which and what to do. */
