@@ -512,7 +512,7 @@ void gpu_about(gpu *g, gpu_info *out)
     out->free = m->bytes < cuda_emulated.memory ? cuda_emulated.memory - m->bytes : 0;
     out->shared = MOST_SHARED;
     out->cache = 64 << 10;
-    out->archs = "none";
+    out->archs = "sm_90a";
 }
 
 hy_status gpu_alloc(gpu *g, size_t bytes, const char *what, void **device, hy_error *err)

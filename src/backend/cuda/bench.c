@@ -1,6 +1,7 @@
 #include "backend/cuda/bench.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/bounds.h"
@@ -44,18 +45,18 @@ uint64_t cuda_bench_bytes(const gpu_info *info)
 /* ---- Passes and loops ---------------------------------------------------------------------------------------------
  */
 
-static void launch(cuda_bench *b, const char *name, int blocks, const void *args, size_t bytes)
+static void launch(cuda_bench *b, const char *name, int blocks, size_t shared, const void *args, size_t bytes)
 {
     const gpu_calls *calls = b->gpu->calls;
     const gpu_kernel *kernel = calls->kernel(b->gpu, name);
     int grid[3] = {b->info.processors * blocks, 1, 1};
-    if (kernel) calls->launch(b->gpu, kernel, grid, BOUND_THREADS, 0, args, bytes);
+    if (kernel) calls->launch(b->gpu, kernel, grid, BOUND_THREADS, shared, args, bytes);
 }
 
 static void pass(cuda_bench *b, const char *name, const uint8_t *from, uint8_t *to, uint64_t bytes)
 {
     bound_pass_args args = {from, to, (int64_t)(bytes / 16), b->sums};
-    launch(b, name, BOUND_BLOCKS, &args, sizeof args);
+    launch(b, name, BOUND_BLOCKS, 0, &args, sizeof args);
 }
 
 static void read_pass(cuda_bench *b)
@@ -78,7 +79,17 @@ static double loop_operations(const cuda_bench *b, double of_thread)
 static void loop(cuda_bench *b, const char *name)
 {
     bound_loop_args args = {repeats(b), (float *)(void *)b->sums, b->clocks};
-    launch(b, name, BOUND_LOOP_BLOCKS, &args, sizeof args);
+    launch(b, name, BOUND_LOOP_BLOCKS, 0, &args, sizeof args);
+}
+
+/* Operations of bound_wgmma; 0: this GPU has no such thing, or the program no code for it. */
+static double loop_wgmma(cuda_bench *b)
+{
+    int few = (repeats(b) + 3) / 4;
+    if (b->info.major != 9 || !b->info.archs || !strstr(b->info.archs, "sm_90a")) return 0;
+    bound_loop_args args = {few, (float *)(void *)b->sums, b->clocks};
+    launch(b, "hy_bound_wgmma", 1, BOUND_WGMMA_SHARED, &args, sizeof args);
+    return 2.0 * 64 * 256 * 16 * BOUND_WGMMA * few * (BOUND_THREADS / 128) * b->info.processors;
 }
 
 /* Seconds since MARK_BEGIN. */
@@ -115,6 +126,9 @@ hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err)
     out->mma = rate(loop_operations(b, chains * 4096 / CUDA_WARP), taken(b));
     calls->read(b->gpu, b->clocks, clocks, sizeof clocks);
     out->clock = clocks[1] ? 1e9 * (double)clocks[0] / (double)clocks[1] : 0;
+    calls->mark(b->gpu, MARK_BEGIN);
+    double wgmma = loop_wgmma(b);
+    out->wgmma = rate(wgmma, taken(b));
     calls->mark(b->gpu, MARK_BEGIN);
     loop(b, "hy_bound_fma");
     out->fma = rate(loop_operations(b, 2 * chains * 2), taken(b));

@@ -66,8 +66,9 @@ typedef struct gpu_calls {
     void (*mark)(gpu *g, int i);
     double (*between)(gpu *g, int from, int to);
     /* From `record` to `recorded`, launches of kernels whose names begin with one of `names` ("hy_a,hy_b"; NULL: all; borrowed)
-     * and marks happen as ever and are remembered with their parameters; writes, reads, copies and fills are not. `replay` runs them again, as one graph where
-     * the driver makes one of them (`graph`); they find in memory what is there then. NULL: an error was kept. */
+     * and marks happen as ever and are remembered with their parameters; writes, reads, copies and fills are not. `replay`
+     * runs them again, as one graph where the driver makes one of them (`graph`); they find in memory what is there then.
+     * NULL: an error was kept. */
     void (*record)(gpu *g, const char *names);
     gpu_record *(*recorded)(gpu *g, int *launches, bool *graph);
     void (*replay)(gpu *g, gpu_record *record);

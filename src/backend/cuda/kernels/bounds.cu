@@ -64,15 +64,6 @@ KERNEL_OF(bound_copy, bound_pass_args, BOUND_THREADS, BOUND_BLOCKS)
     for (; i < a.quads; i += step) to[i] = load_once(from + i);
 }
 
-/* Two bf16 of 1 to 2, either sign, by number. */
-DEVICE uint32_t pair_of(uint32_t i)
-{
-    uint32_t bits = i * 0x9E3779B9u;
-    bits ^= bits >> 15;
-    bits *= 0x85EBCA6Bu;
-    return 0x3F803F80u | (bits & 0x807F807Fu);
-}
-
 DEVICE void clocks_begin(uint64_t clocks[2])
 {
     clocks[0] = clock_cycles(), clocks[1] = clock_nanoseconds();
@@ -90,8 +81,8 @@ KERNEL_OF(bound_mma, bound_loop_args, BOUND_THREADS, BOUND_LOOP_BLOCKS)
     float d[BOUND_CHAINS][4];
     uint32_t x[4], y[2];
     uint64_t clocks[2];
-    UNROLL for (int i = 0; i < 4; i++) x[i] = pair_of(8 * threadIdx.x + i);
-    UNROLL for (int i = 0; i < 2; i++) y[i] = pair_of(8 * threadIdx.x + 4 + i);
+    UNROLL for (int i = 0; i < 4; i++) x[i] = bound_pair(8 * threadIdx.x + i);
+    UNROLL for (int i = 0; i < 2; i++) y[i] = bound_pair(8 * threadIdx.x + 4 + i);
     UNROLL for (int i = 0; i < BOUND_CHAINS; i++) UNROLL for (int j = 0; j < 4; j++) d[i][j] = 0;
     clocks_begin(clocks);
     for (int32_t r = 0; r < a.repeats; r++) {
@@ -105,7 +96,7 @@ KERNEL_OF(bound_mma, bound_loop_args, BOUND_THREADS, BOUND_LOOP_BLOCKS)
 
 KERNEL_OF(bound_fma, bound_loop_args, BOUND_THREADS, BOUND_LOOP_BLOCKS)
 {
-    float d[BOUND_CHAINS], x = bits_float(pair_of(threadIdx.x) << 16), y = bits_float(pair_of(threadIdx.x + 1) << 16);
+    float d[BOUND_CHAINS], x = bits_float(bound_pair(threadIdx.x) << 16), y = bits_float(bound_pair(threadIdx.x + 1) << 16);
     uint64_t clocks[2];
     UNROLL for (int i = 0; i < BOUND_CHAINS; i++) d[i] = (float)i;
     clocks_begin(clocks);
