@@ -29,7 +29,7 @@ struct CUstream_st {
     struct CUgraph_st *captured;
 };
 
-enum { MOST_EVENTS = 16 };
+enum { MOST_EVENTS = 1024 };
 
 struct CUgraph_st {
     int launches, events;

@@ -221,14 +221,21 @@ static void test_lines(void **state)
     (void)state;
     const char *file = geometry_file();
     const char *args[] = {"kernels", file, "--device", "cuda", "--json", "--only",
-                          "index,attend,prefill,moe,qkv,head,sampling,draft", "--context", "1280", "--most-rows", "8",
+                          "linears,index,attend,prefill,moe,qkv,head,sampling,draft", "--rows", "1,3", "--context", "1280", "--most-rows", "8",
                           "--layers", "2", SMALL, NULL};
     json_t *root = run_json(bench_kernels, args);
     remove(file);
     check_head(root, "kernels");
     size_t i;
     const json_t *row;
-    json_array_foreach(json_object_get(root, "rows"), i, row) check_share(root, row);
+    json_array_foreach(json_object_get(root, "rows"), i, row)
+        if (json_object_get(row, "launches")) check_share(root, row);
+    static const char *const linears[] = {"attend_out MXFP8", "feed_dense MXFP8", "experts W4A4", "experts W4A16"};
+    for (i = 0; i < sizeof linears / sizeof *linears; i++) {
+        row = row_of(root, linears[i], 3);
+        assert_true(number(row, "bound_fraction") > 0 && number(row, "error") < 0.2);
+        assert_float_equal(number(row, "operations") / number(row_of(root, linears[i], 1), "operations"), 3, 1e-9);
+    }
     check_attention(root);
     check_layers(root);
     json_decref(root);

@@ -89,7 +89,7 @@ static double loop_wgmma(cuda_bench *b)
     if (b->info.major != 9 || !b->info.archs || !strstr(b->info.archs, "sm_90a")) return 0;
     bound_loop_args args = {few, (float *)(void *)b->sums, b->clocks};
     launch(b, "hy_bound_wgmma", 1, BOUND_WGMMA_SHARED, &args, sizeof args);
-    return 2.0 * 64 * 256 * 16 * BOUND_WGMMA * few * (BOUND_THREADS / 128) * b->info.processors;
+    return 2.0 * 64 * 256 * 16 * BOUND_WGMMA * few * ((double)BOUND_THREADS / 128) * b->info.processors;
 }
 
 /* Seconds since MARK_BEGIN. */

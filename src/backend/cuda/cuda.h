@@ -5,6 +5,7 @@
  *                        loaded at run time
  *     backend.c          ops_cuda: opening and closing, what it refuses
  *     measure.c          memory by arithmetic
+ *     bench.h, bench.c   what a GPU can do and how long launches take, for hayate bench
  *     weights.c          weights into the GPU's memory
  *     cache.c            blocks in the GPU's memory
  *     step.c             a step: rows and tensors, begin, finish, launches

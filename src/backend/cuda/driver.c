@@ -640,7 +640,7 @@ static hy_status open_modules(driver_gpu *d, hy_error *err)
 {
     size_t count = 0;
     while (cuda_fatbins[count].name) count++;
-    d->modules = calloc(count, sizeof *d->modules);
+    d->modules = calloc(count + 1, sizeof *d->modules);
     if (!d->modules) return error_memory(err, "the kernels", count * sizeof *d->modules);
     for (; d->module_count < count; d->module_count++) {
         cu_result r = d->api->module_load(&d->modules[d->module_count], cuda_fatbins[d->module_count].begin);

@@ -67,14 +67,14 @@ void launches_close(launches *l)
     memory_free(l);
 }
 
-static cu_result run_one(const launches *l, const launch *one)
+static cu_result run_one(const launches *l, const launch *one, bool follows)
 {
     size_t bytes = one->bytes;
     void *extra[] = {CU_LAUNCH_BUFFER, (void *)(uintptr_t)(one + 1), CU_LAUNCH_BYTES, &bytes, CU_LAUNCH_END};
-    if (!l->follows)
+    if (!follows)
         return l->api->launch(one->function, one->grid[0], one->grid[1], one->grid[2], one->block, 1, 1, one->shared,
                               l->stream, NULL, extra);
-    cu_launch_attribute follows = {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.number = 1};
+    cu_launch_attribute early = {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.number = 1};
     cu_launch_config config = {.grid_x = one->grid[0],
                                .grid_y = one->grid[1],
                                .grid_z = one->grid[2],
@@ -83,7 +83,7 @@ static cu_result run_one(const launches *l, const launch *one)
                                .block_z = 1,
                                .shared = one->shared,
                                .stream = l->stream,
-                               .attributes = &follows,
+                               .attributes = &early,
                                .attribute_count = 1};
     return l->api->launch_with(&config, one->function, NULL, extra);
 }
@@ -105,9 +105,11 @@ static cu_result run_mark(const launches *l, const launch *one, bool captured)
 static cu_result run_all(const launches *l, bool captured)
 {
     cu_result r = CU_OK;
+    bool marked = false; /* a kernel behind a mark waits for it as a whole */
     for (size_t at = 0; at < l->bytes && r == CU_OK;) {
         const launch *one = (const launch *)(const void *)(l->list + at);
-        r = one->function ? run_one(l, one) : run_mark(l, one, captured);
+        r = one->function ? run_one(l, one, l->follows && !marked) : run_mark(l, one, captured);
+        marked = !one->function;
         at += sizeof *one + padded(one->bytes);
     }
     return r;
