@@ -176,9 +176,10 @@ static hy_status open_parts(model_bench *b, hy_error *err)
         status = take_memory(b, (uint64_t)sequences * (uint64_t)b->rows.blocks * layout->row_bytes, err);
     if (status == HY_OK && !b->setup.gpu) status = bench_read_open(b->read_bytes, b->setup.pool, &b->read, err);
     if (status == HY_OK) status = ops->cache_open(backend, layout, sequences * b->rows.blocks, &b->setup.cache, err);
-    if (status == HY_OK)
-        status = bench_rows_fill(ops, b->setup.cache, layout, &b->rows, sequences, positions, false, cli_progress, err);
-    return status;
+    if (status != HY_OK) return status;
+    if (b->setup.gpu)
+        return bench_rows_fill_alike(ops, b->setup.cache, layout, &b->rows, sequences, positions, cli_progress, err);
+    return bench_rows_fill(ops, b->setup.cache, layout, &b->rows, sequences, positions, false, cli_progress, err);
 }
 
 static void close_parts(model_bench *b)

@@ -174,3 +174,13 @@ hy_status bench_rows_fill(const hy_ops *ops, ops_cache *cache, const cache_layou
     memory_free(row);
     return status;
 }
+
+hy_status bench_rows_fill_alike(const hy_ops *ops, ops_cache *cache, const cache_layout *layout, const bench_rows *r,
+                                int32_t sequences, int32_t tokens, hy_progress_fn on_progress, hy_error *err)
+{
+    int32_t blocks = (int32_t)(((int64_t)tokens + CACHE_BLOCK - 1) / CACHE_BLOCK);
+    hy_status status = bench_rows_fill(ops, cache, layout, r, 1, tokens, false, on_progress, err);
+    for (int32_t s = 1; s < sequences && status == HY_OK; s++)
+        for (int32_t b = 0; b < blocks; b++) ops->cache_copy(cache, r->table[b], r->table[(int64_t)s * r->blocks + b]);
+    return status;
+}

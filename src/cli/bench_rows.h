@@ -38,6 +38,10 @@ hy_status bench_rows_fill(const hy_ops *ops, ops_cache *cache, const cache_layou
                           int32_t sequences, int32_t tokens, bool index_only, hy_progress_fn on_progress,
                           hy_error *err);
 
+/* The same of the first sequence, and copies of it for the others: made on a device, where the way there is long. */
+hy_status bench_rows_fill_alike(const hy_ops *ops, ops_cache *cache, const cache_layout *layout, const bench_rows *r,
+                                int32_t sequences, int32_t tokens, hy_progress_fn on_progress, hy_error *err);
+
 /* The next 64 random bits of a state. */
 uint64_t bench_random(uint64_t *state);
 

@@ -18,6 +18,8 @@ HAYATE = """\
 #!/usr/bin/env python3
 import json, sys, time
 args = sys.argv[1:]
+if "--help" in args:
+    print("  --load-format FORMAT  random weights"), sys.exit(0)
 head = {"commit": "abc", "machine": {"gpu": {"name": "a fake", "driver": "1.2"}}}
 if args[:2] == ["bench", "memory"]:
     rows = [{"name": "read", "unit": "bytes", "per_second": 4.4e12}, {"name": "fp32", "unit": "operations", "per_second": 6e13}]
@@ -67,7 +69,7 @@ class Results(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = self.make(name)
             out = self.run_tool(folder, "--minutes", "0.15", "--only",
-                                "test,bench memory,bench kernels index,bench kernels qkv,bench kernels head,bench decode,eval,"
+                                "test,bench memory,bench kernels index,bench kernels qkv,bench kernels head,bench decode nano,eval,"
                                 "bench kernels moe")
             result = json.loads((folder / "out/gpu-results.json").read_text())
             text = (folder / "out/gpu-results.txt").read_text()
@@ -89,13 +91,15 @@ class Results(unittest.TestCase):
     def test_the_rest_goes_on(self):
         with tempfile.TemporaryDirectory() as name:
             folder = self.make(name)
-            self.run_tool(folder, "--only", "bench kernels qkv,bench kernels head,bench kernels draft,bench decode,eval")
+            self.run_tool(folder, "--only", "bench kernels qkv,bench kernels head,bench kernels draft,bench decode nano,eval")
             result = json.loads((folder / "out/gpu-results.json").read_text())
             self.assertEqual([s["status"] for s in result["steps"]], ["failed", "failed", "passed", "passed", "passed"])
             self.assertIn("no JSON", result["steps"][0]["err"])
             self.assertIn("it broke", result["steps"][1]["err"])
             self.assertIn("0.600 ms", (folder / "out/gpu-results.txt").read_text())
-            self.run_tool(folder, "--only", "eval", code=0)
+            self.run_tool(folder, "--only", "eval,bench decode slice", code=0)
+            step = json.loads((folder / "out/gpu-results.json").read_text())["steps"][0]
+            self.assertEqual((step["name"], step["command"][3:5]), ("bench decode slice", ["m3.1-flash", "--load-format"]))
 
     def test_refused(self):
         with tempfile.TemporaryDirectory() as name:
