@@ -58,7 +58,8 @@ void bench_gpu_print_bounds(const cuda_bounds *b)
     printf("bounds of the gpu: read %.0f GB/s, write %.0f, copy %.0f, from the host %.1f; bf16 mma.sync %.1f TFLOP/s",
            b->read / 1e9, b->write / 1e9, b->copy / 1e9, b->link / 1e9, b->mma / 1e12);
     if (b->wgmma > 0) printf(", wgmma %.1f", b->wgmma / 1e12);
-    printf(", fp32 %.1f; multiprocessors at %.0f MHz\n", b->fma / 1e12, b->clock / 1e6);
+    printf(", fp32 %.1f; multiprocessors at %.0f MHz; a launch of nothing takes %.2f us\n", b->fma / 1e12,
+           b->clock / 1e6, 1e6 * b->launch);
 }
 
 void bench_gpu_write_bounds(const cuda_bounds *b, json_writer *w)
@@ -66,10 +67,15 @@ void bench_gpu_write_bounds(const cuda_bounds *b, json_writer *w)
     const struct {
         const char *key;
         double value;
-    } all[] = {{"read_bytes_per_second", b->read},         {"write_bytes_per_second", b->write},
-               {"copy_bytes_per_second", b->copy},         {"link_bytes_per_second", b->link},
-               {"mma_bf16_operations_per_second", b->mma}, {"wgmma_bf16_operations_per_second", b->wgmma},
-               {"fp32_operations_per_second", b->fma},     {"clock_hz", b->clock}};
+    } all[] = {{"read_bytes_per_second", b->read},
+               {"write_bytes_per_second", b->write},
+               {"copy_bytes_per_second", b->copy},
+               {"link_bytes_per_second", b->link},
+               {"mma_bf16_operations_per_second", b->mma},
+               {"wgmma_bf16_operations_per_second", b->wgmma},
+               {"fp32_operations_per_second", b->fma},
+               {"clock_hz", b->clock},
+               {"launch_seconds", b->launch}};
     writer_object(w);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         writer_key(w, all[i].key);

@@ -33,6 +33,7 @@ typedef struct memory_gpu {
     bench_gpu *gpu;
     bench_machine machine;
     bench_against against;
+    double launch;    /* median */
     cuda_bounds *run; /* [runs] */
     double median[SHOWN], low[SHOWN], high[SHOWN];
 } memory_gpu;
@@ -59,6 +60,8 @@ static hy_status measure(memory_gpu *m, hy_error *err)
         m->median[k] = bench_median(values, m->o->runs); /* sorts */
         m->low[k] = values[0], m->high[k] = values[m->o->runs - 1];
     }
+    for (int i = 0; i < m->o->runs && status == HY_OK; i++) values[i] = m->run[i].launch;
+    if (status == HY_OK) m->launch = bench_median(values, m->o->runs);
     memory_free(values);
     return status;
 }
@@ -92,6 +95,7 @@ static void print(const memory_gpu *m)
         if (e) printf(" %8.3f x", m->median[i] / e->rate);
         printf("\n");
     }
+    printf("%-24s %10.2f %24s\n", "a launch of nothing", 1e6 * m->launch, "us");
 }
 
 static void member(json_writer *w, const char *key, double value)
@@ -108,6 +112,7 @@ static bool print_json(const memory_gpu *m)
     bench_write_head("memory", &m->machine, &w);
     writer_key(&w, "runs"), writer_integer(&w, m->o->runs);
     writer_key(&w, "read_buffer_bytes"), writer_unsigned(&w, cuda_bench_buffer(m->gpu->bench));
+    member(&w, "launch_seconds", m->launch);
     if (m->against.root) writer_key(&w, "against"), bench_against_write(&m->against, compared(m), &w);
     writer_key(&w, "rows");
     writer_array(&w);

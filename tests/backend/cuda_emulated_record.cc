@@ -64,11 +64,14 @@ static gpu_record *recorded(gpu *, int *launches, bool *graph)
 
 static void replay(gpu *g, gpu_record *record)
 {
+    gpu_record *kept = recording; /* what runs again is not remembered again */
+    recording = nullptr;
     for (remembered &r : record->list)
         if (r.kernel)
             g->calls->launch(g, r.kernel, r.grid, r.block, r.shared, r.args.data(), r.args.size());
         else
             mark(g, r.block);
+    recording = kept;
 }
 
 static void forget(gpu *, gpu_record *record)

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 enum { LOOP_MOST = 8192, LOOP_BYTES = 64 << 10 /* of the buffer, for a repeat */, LINK_MOST = 128 << 20 };
-enum { MARK_BEGIN = CUDA_BENCH_MARKS, MARK_READ, MARK_END };
+enum { MARK_BEGIN = CUDA_BENCH_MARKS, MARK_END, MARK_BEFORE, MARK_READ, MARK_AFTER };
 
 struct cuda_bench {
     gpu *gpu;
@@ -20,6 +20,7 @@ struct cuda_bench {
     uint32_t *sums;  /* [sum_count] */
     uint64_t *clocks;
     size_t sum_count;
+    cuda_record nothing; /* a pass over no bytes */
 };
 
 bool cuda_bench_about(const hy_ops *ops, const ops_backend *backend, gpu_info *out)
@@ -134,8 +135,8 @@ hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err)
     out->fma = rate(loop_operations(b, 2 * chains * 2), taken(b));
     uint64_t sent = half < LINK_MOST ? half : LINK_MOST;
     out->link = rate((double)sent, calls->link(b->gpu, b->buffer, sent));
-    read_pass(b);
-    return calls->wait(b->gpu, err);
+    double read;
+    return cuda_bench_replay(b, &b->nothing, &out->launch, &read, err);
 }
 
 /* ---- Records ------------------------------------------------------------------------------------------------------
@@ -174,13 +175,13 @@ hy_status cuda_bench_recorded(cuda_bench *b, cuda_record *out, hy_error *err)
 hy_status cuda_bench_replay(cuda_bench *b, const cuda_record *record, double *seconds, double *read, hy_error *err)
 {
     const gpu_calls *calls = b->gpu->calls;
-    calls->mark(b->gpu, MARK_BEGIN);
+    calls->mark(b->gpu, MARK_BEFORE);
     read_pass(b);
     calls->mark(b->gpu, MARK_READ);
     calls->replay(b->gpu, record->record);
-    calls->mark(b->gpu, MARK_END);
-    *read = rate((double)b->bytes, calls->between(b->gpu, MARK_BEGIN, MARK_READ));
-    *seconds = calls->between(b->gpu, MARK_READ, MARK_END);
+    calls->mark(b->gpu, MARK_AFTER);
+    *read = rate((double)b->bytes, calls->between(b->gpu, MARK_BEFORE, MARK_READ));
+    *seconds = calls->between(b->gpu, MARK_READ, MARK_AFTER);
     return calls->wait(b->gpu, err);
 }
 
@@ -214,7 +215,11 @@ hy_status cuda_bench_open(const ops_backend *backend, uint64_t bytes, cuda_bench
         if (status == HY_OK) status = calls->alloc(b->gpu, 2 * sizeof(uint64_t), "the bench's clocks", &clocks, err);
         b->buffer = buffer, b->sums = sums, b->clocks = clocks;
         if (status == HY_OK) pass(b, "hy_bound_write", NULL, b->buffer, b->bytes); /* not all zeros */
-        if (status == HY_OK) status = calls->wait(b->gpu, err);
+        if (status == HY_OK) {
+            cuda_bench_record(b, NULL);
+            pass(b, "hy_bound_read", b->buffer, NULL, 0);
+            status = cuda_bench_recorded(b, &b->nothing, err);
+        }
     }
     if (status != HY_OK) {
         cuda_bench_close(b);
@@ -227,6 +232,7 @@ hy_status cuda_bench_open(const ops_backend *backend, uint64_t bytes, cuda_bench
 void cuda_bench_close(cuda_bench *b)
 {
     if (!b) return;
+    if (b->nothing.record) cuda_bench_forget(b, &b->nothing);
     void *device[] = {b->buffer, b->sums, b->clocks};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         if (device[i]) b->gpu->calls->free(b->gpu, device[i]);

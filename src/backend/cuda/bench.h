@@ -19,6 +19,7 @@ typedef struct cuda_bounds { /* bytes and operations a second; 0: this GPU has n
     double link;              /* from the host's pinned memory to the GPU */
     double mma, wgmma, fma;   /* bf16 mma.sync, bf16 wgmma, fp32 on the plain units; an fma is two operations */
     double clock;             /* of the multiprocessors during bound_mma, Hz */
+    double launch;            /* seconds of a record of one kernel that does nothing: in all that cuda_bench_replay gives */
 } cuda_bounds;
 
 enum { CUDA_BENCH_MARKS = GPU_MARKS - 16 }; /* for the caller: numbers below it */
