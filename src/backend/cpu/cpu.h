@@ -129,6 +129,9 @@ struct ops_step {
     float *fp4;           /* [T, hidden] h decoded, for experts of other formats */
     float *z; /* SwiGLU outputs: [T * experts_per_token, expert_width] and [T, shared_width], or [T, dense_width] */
     float *sum;           /* [T, hidden] of the routed experts */
+    float *apart;         /* [min(T, FEW_ROWS) * (experts_per_token + 1), hidden] outputs of members, then of the shared expert */
+    int32_t *touched;     /* [experts] those that have rows, ascending */
+    int32_t touched_count;
     float *ahead_h, *ahead_scores; /* [AHEAD_ROWS, hidden], [AHEAD_ROWS, experts] */
     int32_t *ahead_routes; /* [AHEAD_ROWS, experts_per_token] */
     int32_t *wanted;       /* [experts] */

@@ -192,12 +192,12 @@ static void glu_items(void *arg, int64_t begin, int64_t end, int worker)
         int pairs = (int)(left < work->pairs ? left : work->pairs);
         cpu_group group[MAX_GROUPS] = {{NULL, 0}};
         for (int p = 0; p < pairs; p++) {
-            group[p] = (cpu_group){&work->layer->gate, first + p};
-            group[pairs + p] = (cpu_group){&work->layer->up, first + p};
+            group[2 * p] = (cpu_group){&work->layer->gate, first + p};
+            group[2 * p + 1] = (cpu_group){&work->layer->up, first + p};
         }
         const float *gate = cpu_multiply(b->products, &step->worker[worker].product, group, 2 * pairs, x, rows, false);
-        const float *up = gate + pairs * rows * GROUP;
-        for (int p = 0; p < pairs; p++)
+        const float *up = gate + rows * GROUP;
+        for (int p = 0; p < pairs; p++, gate += rows * GROUP, up += rows * GROUP)
             for (int r = 0; r < rows; r++, gate += GROUP, up += GROUP)
                 for (int i = 0; i < GROUP; i += LANES) {
                     int64_t n = (first + p) * GROUP + i;
@@ -222,7 +222,7 @@ static void add_layer(ops_step *step, int layer)
     cpu_draft_attend(step, layer);
     cpu_project_onto(step, &l->o, d->attention, d->rows, d->x);
     add_norm(step, l->post_gain, false);
-    cpu_stage(step, (l->gate.groups + work.pairs - 1) / work.pairs, glu_items, &work, sizeof work);
+    cpu_stage(step, (l->gate.groups + work.pairs - 1) / work.pairs, glu_items, &work, sizeof work)->home = true;
     cpu_project_onto(step, &l->down, d->z, d->rows, d->x);
     cpu_flush(step);
 }

@@ -146,7 +146,7 @@ static int64_t glu_items(const glu_work *work, const glu *g)
     return (g->gate->groups + work->pairs - 1) / work->pairs * row_tiles(g->count);
 }
 
-/* z of columns [n, n + count) of one member, a few groups, from the finished sums of gate and up, whose groups are
+/* z of columns [n, n + count) of one member, a few groups, from the finished sums of gate and up, whose groups lie
  * `stride` apart. */
 static void finish_glu(const glu_work *work, const glu *g, const float *gate, const float *up, int64_t stride,
                        int64_t member, int64_t n, int64_t count)
@@ -184,7 +184,7 @@ static const float *multiply_glu(const glu_work *work, const glu *g, const cpu_g
             x[r] = from + row * hidden;
     }
     /* The worker's next item begins where the groups of gate end. */
-    cpu_group next = {g->gate, group[groups / 2 - 1].group + 1};
+    cpu_group next = {g->gate, group[groups - 2].group + 1};
     if (g->block4)
         return cpu_multiply_block4(b->products, &step->worker[worker].product, group, groups, x4, rows, &next);
     return cpu_multiply(b->products, &step->worker[worker].product, group, groups, x, rows, false);
@@ -197,12 +197,12 @@ static void run_glu(const glu_work *work, const glu *g, int64_t item, int worker
     int pairs = (int)(left < work->pairs ? left : work->pairs);
     int rows = (int)(g->count - row < TILE_ROWS ? g->count - row : TILE_ROWS);
     cpu_group group[MAX_GROUPS] = {{NULL, 0}};
-    for (int p = 0; p < pairs; p++)
-        group[p] = (cpu_group){g->gate, first + p}, group[pairs + p] = (cpu_group){g->up, first + p};
-    const float *gate = multiply_glu(work, g, group, 2 * pairs, row, rows, worker), *up = gate + pairs * rows * GROUP;
+    for (int p = 0; p < pairs; p++) /* as they lie in memory */
+        group[2 * p] = (cpu_group){g->gate, first + p}, group[2 * p + 1] = (cpu_group){g->up, first + p};
+    const float *gate = multiply_glu(work, g, group, 2 * pairs, row, rows, worker), *up = gate + rows * GROUP;
     int64_t n = first * GROUP, count = g->gate->rows - n < pairs * GROUP ? g->gate->rows - n : pairs * GROUP;
     for (int r = 0; r < rows; r++, gate += GROUP, up += GROUP)
-        finish_glu(work, g, gate, up, (int64_t)rows * GROUP, g->members ? g->members[row + r] : row + r, n, count);
+        finish_glu(work, g, gate, up, (int64_t)rows * 2 * GROUP, g->members ? g->members[row + r] : row + r, n, count);
 }
 
 /* The plain one's items, which are numbered last, lie among the others as evenly as they can: with many rows they are
@@ -222,7 +222,7 @@ static void run_glus(void *arg, int64_t begin, int64_t end, int worker)
     const int64_t *item_first = work->step->glu_item;
     for (int64_t i = begin; i < end; i++) {
         int low = 0, high = glu_count(work); /* the last one that begins at or before the item, and what is behind it */
-        int64_t item = work->plain ? mixed(work, i) : i;
+        int64_t item = work->plain && work->step->rows.count > FEW_ROWS ? mixed(work, i) : i;
         while (high - low > 1) *(item_first[(low + high) / 2] <= item ? &low : &high) = (low + high) / 2;
         glu g = glu_at(work, low);
         run_glu(work, &g, item - item_first[low], worker);
@@ -362,16 +362,22 @@ static const cpu_linear *next_down(const down_work *work, int e)
     return work->shared && work->batch.ends ? &work->layer->shared_down : NULL;
 }
 
+static columns columns_at(const down_work *work, int64_t item)
+{
+    int64_t hidden = work->step->backend->model->hidden, all = (hidden + GROUP - 1) / GROUP;
+    columns c = {.group = item * work->groups, .first = item * work->groups * GROUP};
+    c.groups = (int)(all - c.group < work->groups ? all - c.group : work->groups);
+    c.width = hidden - c.first < c.groups * GROUP ? hidden - c.first : c.groups * GROUP;
+    return c;
+}
+
 static void down_items(void *arg, int64_t begin, int64_t end, int worker)
 {
     const down_work *work = arg;
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
-    int64_t all = (m->hidden + GROUP - 1) / GROUP;
     for (int64_t item = begin; item < end; item++) {
-        columns c = {.group = item * work->groups, .first = item * work->groups * GROUP};
-        c.groups = (int)(all - c.group < work->groups ? all - c.group : work->groups);
-        c.width = m->hidden - c.first < c.groups * GROUP ? m->hidden - c.first : c.groups * GROUP;
+        columns c = columns_at(work, item);
         for (int64_t t = 0; t < step->rows.count && work->batch.begins; t++)
             memset(step->sum + t * m->hidden + c.first, 0, (size_t)c.width * sizeof *step->sum);
         for (int e = work->batch.first; e < work->batch.last; e++)
@@ -380,10 +386,83 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* ---- Down with few rows ------------------------------------------------------------------------------------------ */
+
+/*
+ * With few rows the weights are what takes time, and memory gives most to a worker that reads on and on. So an item is
+ * a few groups of one expert, or of the shared one, whose outputs are kept apart; a stage of its own adds them up, each
+ * column in the order in which down_items does.
+ */
+static int64_t apart_items(const down_work *work)
+{
+    int64_t groups = (work->step->backend->model->hidden + GROUP - 1) / GROUP;
+    return (groups + work->groups - 1) / work->groups;
+}
+
+/* Output of member m, or with m = members + t of the shared expert for row t. */
+static float *apart_row(const down_work *work, int64_t m)
+{
+    return work->step->apart + m * work->step->backend->model->hidden;
+}
+
+static void apart_experts(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const down_work *work = arg;
+    const ops_step *step = work->step;
+    const ops_model *m = step->backend->model;
+    int64_t members = (int64_t)step->rows.count * m->experts_per_token;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t which = item / apart_items(work);
+        bool shared = which == step->touched_count;
+        columns c = columns_at(work, item % apart_items(work));
+        int e = shared ? 0 : step->touched[which], rows = step->rows.count;
+        const float *z = step->z, *y;
+        if (shared)
+            z += (int64_t)step->limits.rows * m->experts_per_token * m->expert_width;
+        else
+            rows = step->expert_first[e + 1] - step->expert_first[e];
+        y = multiply_down(work, &c, shared ? &work->layer->shared_down : &work->layer->expert_down[e], z,
+                          shared ? NULL : step->members, shared ? 0 : step->expert_first[e], rows, NULL, worker);
+        for (int64_t n = 0; n < c.width; n += GROUP)
+            for (int r = 0; r < rows; r++, y += GROUP) {
+                int64_t row = shared ? members + r : step->members[step->expert_first[e] + r];
+                int64_t width = c.width - n < GROUP ? c.width - n : GROUP;
+                memcpy(apart_row(work, row) + c.first + n, y, (size_t)width * sizeof *y);
+            }
+    }
+}
+
+static void fold_apart(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const down_work *work = arg;
+    const ops_step *step = work->step;
+    const ops_model *m = step->backend->model;
+    int64_t members = (int64_t)step->rows.count * m->experts_per_token;
+    float factor = step->backend->options.activation == MOE_ACTIVATION_NVFP4 ? NVFP4_FC2_FACTOR : 1;
+    for (int64_t item = begin; item < end; item++) {
+        columns c = columns_at(work, item);
+        for (int64_t n = c.first; n < c.first + c.width; n += GROUP) {
+            int64_t width = c.first + c.width - n;
+            float sum[FEW_ROWS][GROUP] = {{0}};
+            for (int32_t i = 0; i < step->expert_first[m->experts]; i++) {
+                int32_t member = step->members[i];
+                add_share(step->route_weights[member], factor, apart_row(work, member) + n, width,
+                          sum[member / m->experts_per_token]);
+            }
+            for (int32_t t = 0; t < step->rows.count; t++)
+                add_residual(m->routed_scaling, sum[t], work->shared ? apart_row(work, members + t) + n : NULL, width,
+                             step->x + (int64_t)t * m->hidden + n);
+        }
+    }
+}
+
+/* ---- Stages ------------------------------------------------------------------------------------------------------ */
+
 static void add_down(const down_work *work)
 {
     int64_t groups = (work->step->backend->model->hidden + GROUP - 1) / GROUP;
-    cpu_stage(work->step, (groups + work->groups - 1) / work->groups, down_items, work, sizeof *work);
+    cpu_stage(work->step, (groups + work->groups - 1) / work->groups, down_items, work, sizeof *work)->home = true;
 }
 
 /* ---- The operations ---------------------------------------------------------------------------------------------- */
@@ -402,7 +481,9 @@ static void group_rows(ops_step *step)
             step->members[first[step->routes[t * count + i]]++] = t * count + i;
     /* Every first[e] has moved on to the end of e, which is the beginning of e + 1. */
     for (int e = m->experts; e > 0; e--) first[e] = first[e - 1];
-    first[0] = 0;
+    first[0] = step->touched_count = 0;
+    for (int e = 0; e < m->experts; e++)
+        if (first[e + 1] > first[e]) step->touched[step->touched_count++] = e;
 }
 
 bool cpu_experts_block4(const ops_backend *backend, int layer)
@@ -454,7 +535,7 @@ static void stream_experts(glu_work *gate_up, down_work *down, int layer)
 
 typedef struct plan_work {
     ops_step *step;
-    threads_stage *glus;
+    threads_stage *glus, *down; /* down: with few rows */
 } plan_work;
 
 /* The routes are known: who goes where, and what there is to do. */
@@ -464,6 +545,10 @@ static void plan_experts(void *arg, int64_t begin, int64_t end, int worker)
     const plan_work *work = arg;
     group_rows(work->step);
     work->glus->items = plan_glus(work->glus->arg);
+    if (!work->down) return;
+    const down_work *down = work->down->arg;
+    bool shared = down->shared && work->step->rows.count > 0;
+    work->down->items = (work->step->touched_count + shared) * apart_items(down);
 }
 
 void cpu_experts(ops_step *step, int layer)
@@ -475,8 +560,8 @@ void cpu_experts(ops_step *step, int layer)
     glu_work gate_up = {step, l, true, shared, block4, 0, experts, 1};
     down_work down = {step, l, shared, block4, {.last = experts, .begins = true, .ends = true}, 1};
     down.groups = cpu_groups_per_item(step, groups, 1);
-    cpu_room(step, 4);
-    plan_work plan = {step, NULL};
+    cpu_room(step, 5);
+    plan_work plan = {step, NULL, NULL};
     threads_stage *planned = step->backend->store ? NULL : cpu_stage(step, 1, plan_experts, &plan, sizeof plan);
     if (step->backend->options.activation == MOE_ACTIVATION_NVFP4)
         cpu_stage(step, step->rows.count, quantise_rows, &gate_up, sizeof gate_up)->beside = planned ? 1 : 0;
@@ -484,9 +569,16 @@ void cpu_experts(ops_step *step, int layer)
         stream_experts(&gate_up, &down, layer);
         return;
     }
-    ((plan_work *)planned->arg)->glus = cpu_stage(step, 0, run_glus, &gate_up, sizeof gate_up);
-    ((plan_work *)planned->arg)->glus->home = true;
-    add_down(&down);
+    plan_work *plans = planned->arg;
+    plans->glus = cpu_stage(step, 0, run_glus, &gate_up, sizeof gate_up);
+    plans->glus->home = true;
+    if (step->rows.count <= FEW_ROWS) {
+        plans->down = cpu_stage(step, 0, apart_experts, &down, sizeof down);
+        plans->down->home = true;
+        cpu_stage(step, apart_items(&down), fold_apart, &down, sizeof down);
+    } else {
+        add_down(&down);
+    }
     cpu_flush(step);
 }
 

@@ -180,7 +180,7 @@ bool cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *l)
             data.row[n] = there ? (const uint8_t *)part->data + (size_t)row * data.bytes : NULL;
             scales.row[n] = there && part->scales ? part->scales + (size_t)row * scales.bytes : NULL;
         }
-        uint8_t *group = l->data + (size_t)(first / GROUP + panel / 2) * l->group_bytes;
+        uint8_t *group = l->data + (size_t)(first / GROUP + panel / 2) * l->stride;
         good &= pack_panel(part, &data, &scales, group + (size_t)(panel % 2) * unit);
     }
     return good;
@@ -202,7 +202,7 @@ hy_status cpu_linear_shape(const weight *w, const char *what, cpu_linear *linear
         .factor = w->format == WEIGHT_NVFP4 ? w->global : 1,
         .divides = w->format == WEIGHT_NVFP4 && w->divides,
     };
-    linear->group_bytes = packed_group_bytes(linear->format, linear->cols);
+    linear->stride = linear->group_bytes = packed_group_bytes(linear->format, linear->cols);
     return HY_OK;
 }
 
@@ -239,40 +239,65 @@ static void pack_items(void *arg, int64_t begin, int64_t end, int worker)
         atomic_store_explicit(&work->bad, true, memory_order_relaxed);
 }
 
-hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
-                          cpu_linear *linear, hy_error *err)
+/* All rows into l->data. */
+static hy_status pack_rows(const weight *w, const char *what, threads *pool, const weight_file *files,
+                           size_t file_count, cpu_linear *l, hy_error *err)
 {
-    cpu_linear l;
-    hy_status status = cpu_linear_shape(w, what, &l, err);
-    *linear = (cpu_linear){0};
-    if (status != HY_OK || w->format == WEIGHT_NONE) return status;
-    l.data = packed_memory(cpu_linear_bytes(&l));
-    if (!l.data) return error_memory(err, what, cpu_linear_bytes(&l));
     uint64_t at;
-    bool mapped = weight_file_find(files, file_count, w->data, &at) != NULL, bad = false;
+    bool mapped = weight_file_find(files, file_count, w->data, &at) != NULL;
     size_t row_bytes = weight_row_data(w) + weight_row_scales(w);
     int64_t slice = (int64_t)(PACK_SLICE / (row_bytes + 1) + 1) * PACK_ROWS;
-    for (int64_t first = 0; first < w->rows && !bad; first += slice) {
+    for (int64_t first = 0; first < w->rows; first += slice) {
         weight part = weight_rows(w, first, w->rows - first < slice ? w->rows - first : slice);
-        pack_work work = {&part, first, &l, false};
+        pack_work work = {&part, first, l, false};
         threads_run(pool, (part.rows + PACK_ROWS - 1) / PACK_ROWS, 2, pack_items, &work);
-        bad = work.bad;
+        if (work.bad)
+            return error_at(err, HY_BAD_MODEL, what, "%.160s: its %s weights hold %s", what,
+                            weight_format_name(w->format), weight_fault(w->format));
         if (!mapped) continue;
         file_map_drop(part.data, (size_t)part.rows * weight_row_data(&part));
         file_map_drop(part.scales, (size_t)part.rows * weight_row_scales(&part));
     }
-    if (bad) {
-        cpu_linear_free(&l);
-        return error_at(err, HY_BAD_MODEL, what, "%.160s: its %s weights hold %s", what, weight_format_name(w->format),
-                        weight_fault(w->format));
-    }
-    *linear = l;
     return HY_OK;
+}
+
+hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
+                          cpu_linear *linear, hy_error *err)
+{
+    hy_status status = cpu_linear_shape(w, what, linear, err);
+    if (status != HY_OK || w->format == WEIGHT_NONE) return status;
+    linear->data = packed_memory(cpu_linear_bytes(linear));
+    if (!linear->data) return error_memory(err, what, cpu_linear_bytes(linear));
+    status = pack_rows(w, what, pool, files, file_count, linear, err);
+    if (status != HY_OK) cpu_linear_free(linear);
+    return status;
+}
+
+hy_status cpu_linear_pack_pair(const weight *const w[2], const char *const names[2], threads *pool,
+                               const weight_file *files, size_t file_count, cpu_linear *const linear[2], hy_error *err)
+{
+    hy_status status = cpu_linear_shape(w[0], names[0], linear[0], err);
+    if (status == HY_OK) status = cpu_linear_shape(w[1], names[1], linear[1], err);
+    if (status != HY_OK) return status;
+    size_t bytes = cpu_linear_bytes(linear[0]), group = linear[0]->group_bytes;
+    if (w[0]->format == WEIGHT_NONE || bytes != cpu_linear_bytes(linear[1]) || group != linear[1]->group_bytes) {
+        status = cpu_linear_pack(w[0], names[0], pool, files, file_count, linear[0], err);
+        if (status == HY_OK) status = cpu_linear_pack(w[1], names[1], pool, files, file_count, linear[1], err);
+        return status;
+    }
+    linear[0]->data = packed_memory(2 * bytes);
+    if (!linear[0]->data) return error_memory(err, names[0], 2 * bytes);
+    linear[1]->data = linear[0]->data + group, linear[1]->shares = true;
+    for (int i = 0; i < 2; i++) linear[i]->stride = 2 * group;
+    for (int i = 0; i < 2 && status == HY_OK; i++)
+        status = pack_rows(w[i], names[i], pool, files, file_count, linear[i], err);
+    if (status != HY_OK) cpu_linear_free(linear[1]), cpu_linear_free(linear[0]);
+    return status;
 }
 
 void cpu_linear_free(cpu_linear *linear)
 {
-    memory_free(linear->data);
+    if (!linear->shares) memory_free(linear->data);
     *linear = (cpu_linear){0};
 }
 
@@ -280,7 +305,7 @@ void cpu_linear_free(cpu_linear *linear)
 
 static const uint8_t *group_data(const cpu_group *g)
 {
-    return g->w->data + (size_t)g->group * g->w->group_bytes;
+    return g->w->data + (size_t)g->group * g->w->stride;
 }
 
 static cpu_few few_function(const cpu_products *p, weight_format format)
@@ -399,20 +424,39 @@ static cpu_few_pairs few_pairs_function(const cpu_products *p, weight_format for
     }
 }
 
-/* Few rows as pairs: the rows become pairs once for all groups, as many columns as the scratch holds. */
+/* The columns of slice `i`, as they lie between those of the whole product. */
+typedef struct slice {
+    int64_t begin, end;
+} slice;
+
+static slice slice_at(int64_t cols, int slices, int i)
+{
+    int64_t blocks = (cols + 31) / 32, end = (i + 1) * blocks / slices * 32;
+    return (slice){i * blocks / slices * 32, end < cols ? end : cols};
+}
+
+/* Few rows as pairs: the rows become pairs once for all groups, as many columns as the scratch holds, and a group is
+ * read from end to end. sums [slices][groups][rows][32]. */
 static void multiply_few_pairs(const cpu_products *p, const cpu_scratch *work, const cpu_group *group, int groups,
-                               const float *const *x, int rows, int64_t begin, int64_t end, float *sums)
+                               const float *const *x, int rows, int slices, float *sums)
 {
     enum { SHARED = 512 }; /* columns that several passes over a group share */
     cpu_few_pairs few = few_pairs_function(p, group->w->format, rows);
-    int64_t part = (SCRATCH_PAIRS / rows - LANES) * 2 / K_CHUNK * K_CHUNK, stride = part / 2 + LANES;
+    int64_t cols = group->w->cols, part = (SCRATCH_PAIRS / rows - LANES) * 2 / K_CHUNK * K_CHUNK,
+            stride = part / 2 + LANES;
     if (rows > FEW_ROWS && part > SHARED) part = SHARED;
-    for (int64_t at = begin; at < end; at += part) {
-        int64_t stop = end - at < part ? end : at + part;
+    for (int64_t at = 0; at < cols; at += part) {
+        int64_t stop = cols - at < part ? cols : at + part;
         for (int r = 0; r < rows; r++) p->pair_row(x[r] + at, (int)(stop - at), work->pairs + r * stride);
         for (int g = 0; g < groups; g++) {
             if (at == 0) ask_for_next(&group[g], groups - g);
-            few(work->pairs, stride, rows, group_data(&group[g]), at, stop, sums + g * rows * GROUP);
+            for (int i = 0; i < slices; i++) {
+                slice of = slice_at(cols, slices, i);
+                int64_t begin = of.begin > at ? of.begin : at, end = of.end < stop ? of.end : stop;
+                if (begin < end)
+                    few(work->pairs + (begin - at) / 2, stride, rows, group_data(&group[g]), begin, end,
+                        sums + (size_t)((i * groups + g) * rows) * GROUP);
+            }
         }
     }
 }
@@ -422,9 +466,7 @@ static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const
 {
     weight_format format = group->w->format;
     cpu_few few = few_function(p, format);
-    if (few_pairs_function(p, format, rows))
-        multiply_few_pairs(p, work, group, groups, x, rows, begin, end, sums);
-    else if (p->multiply_pairs && rows > FEW_ROWS / 2 && format != WEIGHT_F32)
+    if (p->multiply_pairs && rows > FEW_ROWS / 2 && format != WEIGHT_F32)
         multiply_chunk_pairs(p, work, group, groups, x, rows, begin, end, sums);
     else if (rows > FEW_ROWS || !few)
         multiply_chunks(p, work, group, groups, x, rows, begin, end, sums);
@@ -437,7 +479,7 @@ static void multiply_slice(const cpu_products *p, const cpu_scratch *work, const
 /* Groups that a slice is multiplied with before the next slice follows. */
 static int groups_at_once(const cpu_products *p, const cpu_group *group, int groups, int rows)
 {
-    if (rows > FEW_ROWS || few_pairs_function(p, group->w->format, rows)) return groups;
+    if (rows > FEW_ROWS) return groups;
     return rows == 1 && groups > 1 && group->w->format == WEIGHT_NVFP4 && p->one_nvfp4 ? 2 : 1;
 }
 
@@ -460,17 +502,18 @@ const float *cpu_multiply(const cpu_products *products, const cpu_scratch *work,
                           const float *const *x, int rows, bool sliced)
 {
     assert(rows <= TILE_ROWS && groups <= MAX_GROUPS);
-    int64_t cols = group->w->cols, blocks = (cols + 31) / 32;
     size_t count = (size_t)(rows * groups) * GROUP; /* floats of one slice */
     int slices = sliced ? K_SLICES : 1;
+    bool pairs = few_pairs_function(products, group->w->format, rows) != NULL;
     memset(work->sums, 0, (size_t)slices * count * sizeof(float));
-    for (int g = 0, step = groups_at_once(products, group, groups, rows); g < groups; g += step) {
+    if (pairs) multiply_few_pairs(products, work, group, groups, x, rows, slices, work->sums);
+    for (int g = 0, step = groups_at_once(products, group, groups, rows); g < groups && !pairs; g += step) {
         int left = groups - g;
         if (rows <= FEW_ROWS) ask_for_next(&group[g + (step == 2)], left - (step == 2));
         for (int i = 0; i < slices; i++) {
-            int64_t begin = i * blocks / slices * 32, end = (i + 1) * blocks / slices * 32;
-            multiply_slice(products, work, &group[g], left < step ? left : step, x, rows, begin,
-                           end < cols ? end : cols, work->sums + (size_t)i * count + (size_t)(g * rows) * GROUP);
+            slice of = slice_at(group->w->cols, slices, i);
+            multiply_slice(products, work, &group[g], left < step ? left : step, x, rows, of.begin, of.end,
+                           work->sums + (size_t)i * count + (size_t)(g * rows) * GROUP);
         }
     }
     for (int width = 1; width < slices; width *= 2)

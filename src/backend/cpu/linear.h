@@ -29,7 +29,9 @@ typedef struct cpu_linear {
     int64_t rows, cols;
     int64_t groups; /* ceil(rows / 32); missing rows are zeros */
     size_t group_bytes;
-    uint8_t *data; /* [groups, group_bytes], owned; lines are aligned */
+    size_t stride; /* from a group to the next one */
+    uint8_t *data; /* [groups, stride], owned unless it `shares`; lines are aligned */
+    bool shares;   /* the memory of the weight before it, with whose groups its own alternate */
     float factor;  /* NVFP4: the finished sum is multiplied with it, or ... */
     bool divides;  /* ... divided by it */
 } cpu_linear;
@@ -46,6 +48,10 @@ bool cpu_linear_pack_rows(const weight *part, int64_t first, cpu_linear *linear)
  * weights that are no numbers. */
 hy_status cpu_linear_pack(const weight *w, const char *what, threads *pool, const weight_file *files, size_t file_count,
                           cpu_linear *linear, hy_error *err);
+/* Two weights whose groups are multiplied in turn, gate and up: where they have one shape, their groups alternate in one
+ * memory, so that who reads both reads on. Otherwise as two calls. `names` are what errors call them. */
+hy_status cpu_linear_pack_pair(const weight *const w[2], const char *const names[2], threads *pool, const weight_file *files,
+                               size_t file_count, cpu_linear *const linear[2], hy_error *err);
 void cpu_linear_free(cpu_linear *linear);
 
 /* 32 outputs of a weight, as an operand of a product. */
@@ -60,15 +66,16 @@ void cpu_group_ask(const cpu_group *group);
 /* What one worker needs for a product. */
 typedef struct cpu_scratch {
     float *expanded; /* [K_CHUNK][32] */
-    uint32_t *pairs; /* [K_CHUNK / 2][32] weights, then [TILE_ROWS][K_CHUNK / 2] inputs */
+    uint32_t *pairs; /* [K_CHUNK / 2][32] weights, then [TILE_ROWS][K_CHUNK / 2] inputs; or few rows' inputs alone */
     float *sums;     /* [K_SLICES][MAX_GROUPS][TILE_ROWS][32] */
 } cpu_scratch;
 
 enum {
     SCRATCH_EXPANDED = K_CHUNK * GROUP, /* elements of four bytes */
-    SCRATCH_PAIRS = K_CHUNK / 2 * (GROUP + TILE_ROWS),
+    SCRATCH_PAIRS = FEW_ROWS * (8192 / 2 + LANES), /* eight rows of 8,192 columns; more than the chunks of TILE_ROWS */
     SCRATCH_SUMS = K_SLICES * MAX_GROUPS * TILE_ROWS * GROUP,
 };
+_Static_assert(SCRATCH_PAIRS >= K_CHUNK / 2 * (GROUP + TILE_ROWS), "a chunk of weights and of all rows' inputs");
 
 /*
  * The products of `rows` (up to TILE_ROWS) inputs x[r] [K], bf16 values (any for f32 weights), with up to MAX_GROUPS

@@ -96,7 +96,9 @@ static threads_stage *add_projection(const project_work *work)
 {
     int64_t items = 0;
     for (int i = 0; i < work->n; i++) items += output_items(work, i);
-    return cpu_stage(work->step, items, project_items, work, sizeof *work);
+    threads_stage *stage = cpu_stage(work->step, items, project_items, work, sizeof *work);
+    stage->home = true; /* a worker reads one stretch of memory from end to end */
+    return stage;
 }
 
 threads_stage *cpu_project(ops_step *step, const cpu_output *outputs, int n, const float *x, int32_t count)

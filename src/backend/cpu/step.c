@@ -113,6 +113,7 @@ static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
     size_t parts = (size_t)s->parts + (size_t)s->open_parts;
     size_t laws = s->limits.draft_laws ? (size_t)s->limits.drafts : 0;
     size_t ahead = s->backend->options.weights == OPS_WEIGHTS_STREAM ? AHEAD_ROWS : 0, experts = (size_t)m->experts;
+    size_t few = rows < FEW_ROWS ? rows : FEW_ROWS;
     const host_array arrays[] = {
         {&s->tiles, rows, 1, sizeof *s->tiles},
         {&s->x, rows, hidden, f},
@@ -144,6 +145,8 @@ static hy_status open_tensors(ops_step *s, uint64_t *bytes, hy_error *err)
         {&s->fp4, plain4 ? rows : 0, hidden, f},
         {&s->z, rows, moe > dense ? moe : dense, f},
         {&s->sum, rows, hidden, f},
+        {&s->apart, experts ? few : 0, (per_token + 1) * hidden, f},
+        {&s->touched, experts, 1, i},
         {&s->ahead_h, ahead, hidden, f},
         {&s->ahead_scores, ahead, experts, f},
         {&s->ahead_routes, ahead, per_token, i},
@@ -227,6 +230,8 @@ static void step_close(ops_step *s)
                       s->fp4,
                       s->z,
                       s->sum,
+                      s->apart,
+                      s->touched,
                       s->logits,
                       s->logit_row,
                       s->draft_logits,

@@ -17,18 +17,43 @@ typedef struct loading {
     progress report;
 } loading;
 
+enum { NAME = 96 };
+
+/* "drafter, layer 3, expert 4, gate". */
+static void full_name(const loading *l, const char *what, char out[NAME])
+{
+    int n = l->drafter ? snprintf(out, NAME, "drafter, ") : 0;
+    if (l->layer >= 0) n += snprintf(out + n, NAME - (size_t)n, "layer %d, ", l->layer);
+    if (l->expert >= 0) n += snprintf(out + n, NAME - (size_t)n, "expert %d, ", l->expert);
+    snprintf(out + n, NAME - (size_t)n, "%s", what);
+}
+
+static void report(loading *l, uint64_t bytes)
+{
+    if (l->status == HY_OK && !progress_add(&l->report, bytes))
+        l->status = error_set(l->err, HY_CANCELLED, "preparing the weights was stopped");
+}
+
 static void load(loading *l, const weight *w, const char *what, cpu_linear *out)
 {
     if (l->status != HY_OK) return;
     const ops_options *o = &l->backend->options;
-    char name[96];
-    int n = l->drafter ? snprintf(name, sizeof name, "drafter, ") : 0;
-    if (l->layer >= 0) n += snprintf(name + n, sizeof name - (size_t)n, "layer %d, ", l->layer);
-    if (l->expert >= 0) n += snprintf(name + n, sizeof name - (size_t)n, "expert %d, ", l->expert);
-    snprintf(name + n, sizeof name - (size_t)n, "%s", what);
+    char name[NAME];
+    full_name(l, what, name);
     l->status = cpu_linear_pack(w, name, l->backend->pool, o->files, o->file_count, out, l->err);
-    if (l->status == HY_OK && !progress_add(&l->report, weight_bytes(w)))
-        l->status = error_set(l->err, HY_CANCELLED, "preparing the weights was stopped");
+    report(l, weight_bytes(w));
+}
+
+/* gate and up. */
+static void load_pair(loading *l, const weight *const w[2], const char *const what[2], cpu_linear *const out[2])
+{
+    if (l->status != HY_OK) return;
+    const ops_options *o = &l->backend->options;
+    char name[2][NAME];
+    for (int i = 0; i < 2; i++) full_name(l, what[i], name[i]);
+    const char *const names[2] = {name[0], name[1]};
+    l->status = cpu_linear_pack_pair(w, names, l->backend->pool, o->files, o->file_count, out, l->err);
+    report(l, weight_bytes(w[0]) + weight_bytes(w[1]));
 }
 
 /* A vector as fp32, `plus` added: 1 for the gains of norms. An absent one is all `plus`. */
@@ -44,18 +69,26 @@ static void load_vector(loading *l, const weight *w, int64_t n, float plus, floa
     for (int64_t i = 0; i < n; i++) (*out)[i] += plus;
 }
 
-static void load_experts(loading *l, const weight *w, const char *what, cpu_linear **out)
+static void load_experts(loading *l, const ops_layer *from, cpu_layer *to)
 {
     if (l->status != HY_OK) return;
+    static const char *const what[3] = {"gate", "up", "down"};
+    const weight *const w[3] = {from->expert_gate, from->expert_up, from->expert_down};
+    cpu_linear **const out[3] = {&to->expert_gate, &to->expert_up, &to->expert_down};
     int experts = l->backend->model->experts;
-    *out = memory_zeroed((size_t)experts, sizeof **out);
-    if (!*out) l->status = error_memory(l->err, "the experts", (size_t)experts * sizeof **out);
+    for (int p = 0; p < 3; p++) {
+        *out[p] = memory_zeroed((size_t)experts, sizeof **out[p]);
+        if (!*out[p]) l->status = error_memory(l->err, "the experts", (size_t)experts * sizeof **out[p]);
+    }
     for (int e = 0; e < experts && l->status == HY_OK; e++) {
         l->expert = e;
-        if (l->backend->options.weights == OPS_WEIGHTS_STREAM)
-            l->status = cpu_linear_shape(&w[e], what, &(*out)[e], l->err);
-        else
-            load(l, &w[e], what, &(*out)[e]);
+        if (l->backend->options.weights != OPS_WEIGHTS_STREAM) {
+            load_pair(l, (const weight *const[]){&w[0][e], &w[1][e]}, what,
+                      (cpu_linear *const[]){&(*out[0])[e], &(*out[1])[e]});
+            load(l, &w[2][e], what[2], &(*out[2])[e]);
+        }
+        for (int p = 0; p < 3 && l->status == HY_OK && l->backend->options.weights == OPS_WEIGHTS_STREAM; p++)
+            l->status = cpu_linear_shape(&w[p][e], what[p], &(*out[p])[e], l->err);
     }
     l->expert = -1;
 }
@@ -80,15 +113,14 @@ static void load_layer(loading *l, const ops_layer *from, cpu_layer *to)
     if (from->moe) {
         load(l, &from->router, "router", &to->router);
         load_vector(l, &from->router_bias, m->experts, 0, &to->router_bias);
-        load_experts(l, from->expert_gate, "gate", &to->expert_gate);
-        load_experts(l, from->expert_up, "up", &to->expert_up);
-        load_experts(l, from->expert_down, "down", &to->expert_down);
-        load(l, &from->shared_gate, "shared expert, gate", &to->shared_gate);
-        load(l, &from->shared_up, "shared expert, up", &to->shared_up);
+        load_experts(l, from, to);
+        load_pair(l, (const weight *const[]){&from->shared_gate, &from->shared_up},
+                  (const char *const[]){"shared expert, gate", "shared expert, up"},
+                  (cpu_linear *const[]){&to->shared_gate, &to->shared_up});
         load(l, &from->shared_down, "shared expert, down", &to->shared_down);
     } else {
-        load(l, &from->dense_gate, "gate_proj", &to->dense_gate);
-        load(l, &from->dense_up, "up_proj", &to->dense_up);
+        load_pair(l, (const weight *const[]){&from->dense_gate, &from->dense_up},
+                  (const char *const[]){"gate_proj", "up_proj"}, (cpu_linear *const[]){&to->dense_gate, &to->dense_up});
         load(l, &from->dense_down, "down_proj", &to->dense_down);
     }
 }
@@ -105,8 +137,8 @@ static void load_draft_layer(loading *l, const ops_drafter *d, const ops_draft_l
     load(l, &from->k, "k_proj", &to->k);
     load(l, &from->v, "v_proj", &to->v);
     load(l, &from->o, "o_proj", &to->o);
-    load(l, &from->gate, "gate_proj", &to->gate);
-    load(l, &from->up, "up_proj", &to->up);
+    load_pair(l, (const weight *const[]){&from->gate, &from->up}, (const char *const[]){"gate_proj", "up_proj"},
+              (cpu_linear *const[]){&to->gate, &to->up});
     load(l, &from->down, "down_proj", &to->down);
 }
 
