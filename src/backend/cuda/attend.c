@@ -255,9 +255,68 @@ void cuda_index_merge(ops_step *step, int32_t parts)
     top_launch(step, "index_merge", CUDA_WARP, &args);
 }
 
+/* Rows of a thread block of index_decode: the longest run if every one begins at a multiple of it, else 1. */
+static int32_t group_of_rows(const ops_step *step, int32_t longest)
+{
+    const int32_t *sequence = step->rows.sequence;
+    for (int32_t t = 0; t < step->rows.count; t++) {
+        bool begins = sequence[t] >= 0 && (t == 0 || sequence[t - 1] != sequence[t]);
+        bool padding = sequence[t] < 0 && t % longest == 0; /* nothing but padding may follow in the group */
+        if (begins && t % longest != 0) return 1;
+        for (int32_t i = 1; padding && i < longest && t + i < step->rows.count; i++)
+            if (sequence[t + i] >= 0) return 1;
+    }
+    return longest;
+}
+
+/* Scores and lists in one launch, if there is a kernel for it. */
+static bool select_at_once(ops_step *step, int layer)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    int32_t longest = longest_run(step), columns = longest * m->index_heads;
+    if (step->device_cache.index != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || m->index_dim != 128 ||
+        columns > DECODE_COLUMNS || longest == 0)
+        return false;
+    index_decode_args args = {
+        .rows = step->device_rows,
+        .cache = step->device_cache,
+        .q = step->index_q,
+        .scores = step->scores,
+        .blocks = step->blocks,
+        .arrived = step->index_arrived,
+        .layer_offset = (int64_t)step->cache->layout.index_offset[layer],
+        .heads = m->index_heads,
+        .top = m->index_top,
+        .local = m->index_local,
+        .max_blocks = step->max_blocks,
+        .layer = layer,
+        .group = group_of_rows(step, longest),
+    };
+    /* As many warps as are on the GPU shall have something to do, and thread blocks shall come in two waves at least.
+     */
+    int64_t most = cuda_rounded_up(most_visible(step)), total = 0,
+            resident = (columns > 8 ? 2 : 3) * (int64_t)b->info.processors;
+    for (int32_t t = 0; t < step->rows.count; t++)
+        if (t + 1 == step->rows.count || step->rows.sequence[t + 1] != step->rows.sequence[t])
+            total += cuda_rounded_up(visible_blocks(step, t));
+    total = cuda_rounded_up(total);
+    args.parts = total >= resident * DECODE_WARPS ? 1 : 2 * total >= resident * DECODE_WARPS || columns > 8 ? 2 : 4;
+    int64_t turns = args.parts > 1 ? 1 : total / (2 * resident * DECODE_WARPS);
+    args.run = DECODE_WARPS / args.parts * (int32_t)(turns < 1 ? 1 : turns > 8 ? 8 : turns);
+    if (most > 65535 * (int64_t)args.run) return false;
+    int spans = most <= m->index_top ? 1 : (int)((most + args.run - 1) / args.run);
+    const char *name = columns <= 8 ? "index_decode_8" : columns <= 16 ? "index_decode_16" : "index_decode_32";
+    cuda_launch(step, name, (step->rows.count + args.group - 1) / args.group, spans, 1, DECODE_WARPS * CUDA_WARP, 0,
+                &args, sizeof args);
+    return true;
+}
+
 void cuda_index_select(ops_step *step, int layer)
 {
     if (step->rows.count == 0) return;
+    step->index_layer = layer;
+    if (select_at_once(step, layer)) return;
     score(step, layer, 0, step->max_blocks, true);
     index_top_args args = top_args(step);
     args.count = most_visible(step);
@@ -276,6 +335,12 @@ static int64_t tiles_of_rows(const ops_step *step)
     return tiles;
 }
 
+static void fold_partials(ops_step *step, const attend_args *args, int64_t units)
+{
+    int block = args->head_dim < CUDA_WARP ? CUDA_WARP : args->head_dim;
+    cuda_launch(step, "attend_fold", (int)units, ATTEND_HEADS, 1, block, 0, args, sizeof *args);
+}
+
 /* Rounds of as many blocks of every unit as there is room for. */
 static void attend_apart(ops_step *step, const char *name, attend_args *args, int64_t units, int32_t most,
                          size_t shared)
@@ -283,16 +348,43 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     const ops_backend *b = step->backend;
     int64_t room = partials_room(b) / units - 1;
     args->partials = step->attend_partials;
+    args->joined = 1;
     for (args->first = 0; args->first < most; args->first += args->count) {
         args->count = most - args->first < room ? most - args->first : (int32_t)room;
         args->last = args->first + args->count == most;
+        args->slots = args->count;
         args->run = (int32_t)(units * args->count / (6 * (int64_t)b->info.processors));
         if (args->run < 1) args->run = 1;
         cuda_launch(step, name, (int)units, (args->count + args->run - 1) / args->run, 1, ATTEND_WARPS * CUDA_WARP,
                     shared, args, sizeof *args);
-        int block = args->head_dim < CUDA_WARP ? CUDA_WARP : args->head_dim;
-        cuda_launch(step, "attend_fold", (int)units, ATTEND_HEADS, 1, block, 0, args, sizeof *args);
+        fold_partials(step, args, units);
     }
+}
+
+/* In the kernel for lists of a cache of NVFP4 with 128 dims, if it is one. Units are cut into runs where they fill less
+ * than half of the places for thread blocks; behind that partials would cost more than the places bring. */
+static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32_t most)
+{
+    const ops_backend *b = step->backend;
+    if (args->cache.main != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || args->head_dim != 128 ||
+        !args->blocks)
+        return false;
+    int64_t places = ATTEND_DECODE_BLOCKS * (int64_t)b->info.processors;
+    int32_t cuts = 1;
+    if (2 * units <= places) {
+        int32_t run = (int32_t)((units * most + places - 1) / places);
+        cuts = (most + run - 1) / run;
+    }
+    args->count = most;
+    args->run = args->joined = (most + cuts - 1) / cuts;
+    args->slots = most - args->run + 1;
+    args->last = 1;
+    if (units * (args->slots + 1) > partials_room(b)) args->run = most;
+    if (args->run < most) args->partials = step->attend_partials;
+    cuda_launch(step, "attend_decode", (int)units, (most + args->run - 1) / args->run, 1,
+                ATTEND_DECODE_WARPS * CUDA_WARP, 0, args, sizeof *args);
+    if (args->partials) fold_partials(step, args, units);
+    return true;
 }
 
 void cuda_attend(ops_step *step, int layer)
@@ -327,6 +419,10 @@ void cuda_attend(ops_step *step, int layer)
     int64_t units = (int64_t)step->rows.count * m->kv_heads * args.head_tiles;
     size_t shared = (size_t)attend_shared(m->head_dim, 1);
     char name[64];
+    /* Rows that follow each other share blocks: in tiles, if these are enough for the GPU. */
+    bool tiles = m->head_dim == 128 && longest_run(step) > 1 &&
+                 tiles_of_rows(step) * m->kv_heads * args.head_tiles > few_units(b);
+    if (!tiles && attend_lists(step, &args, units, most)) return;
     kernel_name("attend", args.cache.main, b->options.read, m->head_dim, name);
     if (units <= few_units(b) && most > 1) {
         attend_apart(step, name, &args, units, most, shared);
@@ -334,9 +430,7 @@ void cuda_attend(ops_step *step, int layer)
     }
     int warps = ATTEND_WARPS;
     args.count = args.run = most;
-    /* Tiles of rows, if they are enough for the GPU. */
-    if (m->head_dim == 128 && longest_run(step) > 1 &&
-        tiles_of_rows(step) * m->kv_heads * args.head_tiles > few_units(b)) {
+    if (tiles) {
         kernel_name("attend_rows", args.cache.main, b->options.read, m->head_dim, name);
         shared = (size_t)attend_shared(m->head_dim, ATTEND_ROWS);
         warps = ATTEND_ROWS_WARPS;

@@ -104,6 +104,7 @@ struct ops_step {
     float *index_k;         /* [T, index_dim] */
     float *scores;          /* [T, index_heads, max_blocks] */
     int index_layer;        /* whose they are */
+    uint32_t *index_arrived; /* [T] zeros between kernels: thread blocks of index_decode that are done */
     int32_t *blocks;        /* [T, index_heads, index_top] */
     float *attention;       /* [T, heads, head_dim] bf16 values */
     uint16_t *attention_bf16;
@@ -165,6 +166,15 @@ hy_status cuda_step_alloc(ops_step *step, size_t count, size_t size, const char 
 /* Launches kernel hy_`name`; nothing when the step has no rows. */
 void cuda_launch(ops_step *step, const char *name, int grid_x, int grid_y, int grid_z, int block, size_t shared,
                  const void *args, size_t bytes);
+
+/* n up to the next eighth of a power of two: numbers that launches depend on grow in steps, since a list of launches is a graph
+ * only as long as it is the same. */
+static inline int64_t cuda_rounded_up(int64_t n)
+{
+    int64_t step = 1;
+    while (16 * step <= n) step *= 2;
+    return (n + step - 1) / step * step;
+}
 
 /* Angles of `count` positions (device), what `begin` does for the rows: cosine, sine [count, pairs]. */
 void cuda_rotary(ops_step *step, const int32_t *position, const float *frequency, int32_t count, int pairs,

@@ -59,6 +59,7 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         {&s->index_q, index_heads * (size_t)m->index_dim, f},
         {&s->index_k, (size_t)m->index_dim, f},
         {&s->scores, index_heads * (size_t)s->max_blocks, f},
+        {&s->index_arrived, 1, sizeof *s->index_arrived},
         {&s->blocks, index_heads * (size_t)m->index_top, sizeof *s->blocks},
         {&s->attention, q, f},
         {&s->attention_bf16, q, h},
@@ -175,7 +176,7 @@ static const void *pack(packing *p, const void *from, size_t bytes)
     return p->device + at;
 }
 
-/* Blocks of the longest of the step's sequences. */
+/* Blocks of the longest of the step's sequences, or some more. */
 static int32_t table_columns(const ops_rows *rows)
 {
     int32_t columns = 1;
@@ -183,6 +184,7 @@ static int32_t table_columns(const ops_rows *rows)
         int32_t blocks = rows->sequence[t] < 0 ? 1 : rows->position[t] / CACHE_BLOCK + 1;
         if (blocks > columns) columns = blocks;
     }
+    columns = (int32_t)cuda_rounded_up(columns);
     return columns < rows->block_table_stride ? columns : rows->block_table_stride;
 }
 

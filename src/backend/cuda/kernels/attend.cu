@@ -19,6 +19,7 @@
  */
 #include "backend/cuda/kernels/attend.h"
 
+#include "backend/cuda/kernels/attend_unit.cuh"
 #include "backend/cuda/kernels/cache.cuh"
 
 static_assert(ATTEND_NVFP4 == (int)NVFP4_SHIFT, "the host scales by what decoding leaves out");
@@ -104,37 +105,6 @@ DEVICE void store_part(const raw_part<FORMAT, DIM, TOKENS> &part, quad *tile, in
 }
 
 /* ---- A block ----------------------------------------------------------------------------------------------------- */
-
-/* Softmax of rows g and g + 8 of a unit, and their outputs in this warp's tiles of eight dims. */
-template <int TILES> struct attend_state {
-    float maximum[2], sum[2];
-    float out[TILES][4]; /* as d of m16n8k16 */
-};
-
-/* One step of the fold. */
-DEVICE void fold(float maximum, float now_maximum, float &joint, float &before, float &now)
-{
-    joint = fmaxf(maximum, now_maximum);
-    before = power_of_two(maximum - joint);
-    now = power_of_two(now_maximum - joint);
-}
-
-template <int TILES> DEVICE void fold_state(attend_state<TILES> &state, const attend_state<TILES> &block, bool first)
-{
-    if (first) {
-        state = block;
-        return;
-    }
-    UNROLL for (int r = 0; r < 2; r++) {
-        float joint, before, now;
-        fold(state.maximum[r], block.maximum[r], joint, before, now);
-        state.maximum[r] = joint;
-        state.sum[r] = state.sum[r] * before + block.sum[r] * now;
-        UNROLL for (int i = 0; i < TILES; i++)
-            UNROLL for (int c = 2 * r; c < 2 * r + 2; c++)
-                state.out[i][c] = state.out[i][c] * before + block.out[i][c] * now;
-    }
-}
 
 /* Shared memory of a thread block: a tile, and for each row of the step that shares it its queries, its weights, and its
  * maxima and sums by warp. */
@@ -334,36 +304,6 @@ DEVICE void attend_block(const attend_args &a, const attend_memory<DIM> &m, cons
 
 /* ---- A unit ------------------------------------------------------------------------------------------------------ */
 
-struct attend_unit {
-    int row, group, head, heads; /* first query head and how many */
-    int sequence, position;
-};
-
-DEVICE attend_unit unit_of(const attend_args &a, int64_t number)
-{
-    attend_unit u;
-    int per_group = a.heads / a.kv_heads, per_row = a.kv_heads * a.head_tiles;
-    u.row = (int)(number / per_row);
-    int in_row = (int)(number % per_row), tile = in_row % a.head_tiles * ATTEND_HEADS;
-    u.group = in_row / a.head_tiles;
-    u.head = u.group * per_group + tile;
-    u.heads = min(per_group - tile, (int)ATTEND_HEADS);
-    u.sequence = a.rows.sequence[u.row];
-    u.position = a.rows.position[u.row];
-    return u;
-}
-
-/* How many blocks the unit's list has; whole warps ask. */
-DEVICE int list_length(const attend_args &a, const attend_unit &u, const int32_t **list)
-{
-    *list = nullptr;
-    if (u.sequence < 0) return 0;
-    if (!a.blocks) return u.position / CUDA_BLOCK_TOKENS + 1;
-    *list = a.blocks + ((int64_t)u.row * a.index_heads + u.group) * a.index_top;
-    int lane = threadIdx.x % CUDA_WARP;
-    return count_bits(lane_ballot(lane < a.index_top && (*list)[lane] >= 0)); /* index_top is at most 32 */
-}
-
 /* The unit's queries as bf16, in the order of the cache's format; zeros for heads that it does not have. */
 template <int FORMAT, int DIM> DEVICE void load_queries(const attend_args &a, const attend_unit &u, quad *query)
 {
@@ -432,12 +372,6 @@ DEVICE const uint8_t *head_of(const attend_args &a, const attend_unit &u, int b)
     int64_t block = a.rows.block_table[(int64_t)u.sequence * a.rows.block_table_stride + b];
     return a.cache.base + block * a.cache.row_bytes + a.layer_offset + u.group * a.cache.head_bytes;
 }
-/* How many of its tokens the row at `position` sees. */
-DEVICE int tokens_of(int position, int b)
-{
-    return min(position + 1 - b * CUDA_BLOCK_TOKENS, (int)CUDA_BLOCK_TOKENS);
-}
-
 /* One row: a run of its blocks, folded or left as partials. */
 template <int FORMAT, int DIM> DEVICE void attend_blocks(const attend_args &a)
 {
@@ -455,7 +389,7 @@ template <int FORMAT, int DIM> DEVICE void attend_blocks(const attend_args &a)
         BLOCK_SYNC(); /* queries are there; values of the block before have been read */
         attend_block<FORMAT, DIM, TILES, ATTEND_WARPS, 1>(a, m, head_of(a, u, b), tokens, [&](int, const attend_state<TILES> &block) {
             if (a.partials)
-                store_partial<FORMAT, DIM, TILES>(a.partials + ((int64_t)blockIdx.x * a.count + i) * a.partial, block);
+                store_partial<FORMAT, DIM, TILES>(a.partials + ((int64_t)blockIdx.x * a.slots + i) * a.partial, block);
             else
                 fold_state(state, block, i == begin);
         });
@@ -513,25 +447,23 @@ template <int FORMAT> DEVICE void fold_partials(const attend_args &a)
     int dim = a.head_dim, h = blockIdx.y, d = min((int)threadIdx.x, dim - 1);
     int length = list_length(a, u, &list), count = min(a.count, length - a.first);
     if (h >= u.heads) return;
-    const float *from = a.partials + (int64_t)blockIdx.x * a.count * size;
-    float *state = a.partials + (units * a.count + blockIdx.x) * size;
+    const float *from = a.partials + (int64_t)blockIdx.x * a.slots * size;
+    float *state = a.partials + (units * a.slots + blockIdx.x) * size;
     float maximum = 0, sum = 0, out = 0;
     if (a.first > 0) maximum = state[h], sum = state[ATTEND_HEADS + h], out = state[2 * ATTEND_HEADS + h * dim + d];
     enum { RUN = 8 }; /* partials on their way at once */
-    for (int start = 0; start < count; start += RUN) {
+    if (a.first == 0 && count > 0) maximum = from[h], sum = from[ATTEND_HEADS + h], out = from[2 * ATTEND_HEADS + h * dim + d];
+    int slots = max(count - a.joined + 1, 0);
+    for (int start = a.first == 0; start < slots; start += RUN) {
         float maxima[RUN], sums[RUN], outs[RUN];
         UNROLL for (int n = 0; n < RUN; n++) {
-            if (start + n >= count) continue;
+            if (start + n >= slots) continue;
             const float *partial = from + (start + n) * size;
             maxima[n] = partial[h], sums[n] = partial[ATTEND_HEADS + h];
             outs[n] = partial[2 * ATTEND_HEADS + h * dim + d];
         }
         UNROLL for (int n = 0; n < RUN; n++) {
-            if (start + n >= count) continue;
-            if (a.first + start + n == 0) {
-                maximum = maxima[n], sum = sums[n], out = outs[n];
-                continue;
-            }
+            if (start + n >= slots) continue;
             float joint, before, now;
             fold(maximum, maxima[n], joint, before, now);
             maximum = joint;

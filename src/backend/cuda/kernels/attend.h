@@ -1,4 +1,4 @@
-/* Attention over cached blocks: see attend.cu. */
+/* Attention over cached blocks: see attend.cu and attend_decode.cu. */
 #ifndef HAYATE_BACKEND_CUDA_KERNELS_ATTEND_H
 #define HAYATE_BACKEND_CUDA_KERNELS_ATTEND_H
 
@@ -6,6 +6,8 @@
 
 enum {
     ATTEND_WARPS = 4,
+    ATTEND_DECODE_WARPS = 2,  /* of attend_decode */
+    ATTEND_DECODE_BLOCKS = 7, /* of its thread blocks on a multiprocessor of sm_90 */
     ATTEND_HEADS = 16, /* query heads that share a block: rows of one MMA tile */
     ATTEND_SUMS = 8,   /* sums of weights by 16 tokens */
     ATTEND_ROWS_WARPS = 8,
@@ -13,7 +15,9 @@ enum {
     ATTEND_NVFP4 = 1024, /* what decoded NVFP4 is short of, see cache.cuh; `scale` has it */
 };
 
-/* A unit is a row, a KV head and 16 of its query heads: number (row * kv_heads + KV head) * head_tiles + tile. A partial is
+/* attend_FORMAT_DIM, attend_rows_FORMAT_128 and attend_fold, and attend_decode for lists of blocks of NVFP4 with 128 dims: grid
+ * units, count / run, of which the first run is folded (`joined`).
+ * A unit is a row, a KV head and 16 of its query heads: number (row * kv_heads + KV head) * head_tiles + tile. A partial is
  * what one block gave one unit: float maximum[16], sum[16], out[16][head_dim], maxima in powers of two. */
 typedef struct attend_args {
     kernel_rows rows;
@@ -22,7 +26,7 @@ typedef struct attend_args {
     const int32_t *blocks; /* [T, index_heads, index_top]; NULL: every visible block */
     float *attention;      /* [T, heads, head_dim] */
     uint16_t *attention_bf16;
-    float *partials; /* [units, count] partials, then [units] folded so far; NULL: blocks are folded where they are read */
+    float *partials; /* [units, slots] partials, then [units] folded so far; NULL: blocks are folded where they are read */
     int64_t partial; /* attend_partial(head_dim) */
     int64_t layer_offset;
     int32_t heads, kv_heads, head_dim, head_tiles, index_heads, index_top;
@@ -31,6 +35,9 @@ typedef struct attend_args {
     int32_t first, count; /* blocks [first, first + count) of each list */
     int32_t run;          /* of them a thread block takes; grid: units, count / run. attend_rows_ takes all: first is 0 */
     int32_t last;         /* the lists end in this span */
+    int32_t joined;       /* the first slot has what so many blocks of the list fold to, each of the others one block: 1 but for
+                           * attend_decode, which folds its first run */
+    int32_t slots;        /* count - joined + 1, or more */
 } attend_args;
 
 /* Bytes of dynamic shared memory for so many rows, and floats of a partial. */

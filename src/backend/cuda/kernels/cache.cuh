@@ -73,17 +73,26 @@ DEVICE void e4m3_values(uint32_t word, uint32_t pair[2])
         pair[i] |= (((code[i] & 0x07F007F0u) + 0x00100010u) & 0x08000800u) / 0x0800u * 0x7FC0u;
 }
 
-/* Units (nvfp4_unit) of two scales, the first one in the low byte. */
+/* Units (nvfp4_unit) of the scales in the two low bytes, the first one's in the low half. */
+DEVICE bool plain_scales(uint32_t both) /* not negative nor NaN: nobody stores the one, few the other */
+{
+    return ((both | (both + 0x0101u)) & 0x8080u) == 0;
+}
+DEVICE uint32_t plain_units(uint32_t both)
+{
+    uint32_t two = (both & 0x7F) << 4 | (both & 0x7F00) << 12; /* as nvfp4_unit, one in each half */
+    return multiply_pairs(multiply_pairs(two, 0x7F007F00u), 0x76007600u);
+}
+DEVICE uint32_t any_units(uint32_t both)
+{
+    return permute_bytes(nvfp4_unit(both & 0xFF), nvfp4_unit(both >> 8 & 0xFF), 0x7610);
+}
+/* One of them in both halves. */
+DEVICE uint32_t unit_of_two(uint32_t two, int second) { return permute_bytes(two, two, second ? 0x3232 : 0x1010); }
 DEVICE void nvfp4_units(uint32_t both, uint32_t unit[2])
 {
-    if ((both | (both + 0x0101u)) & 0x8080u) { /* negative or NaN: nobody stores the one, few the other */
-        unit[0] = nvfp4_unit(both & 0xFF), unit[1] = nvfp4_unit(both >> 8 & 0xFF);
-        return;
-    }
-    uint32_t two = (both & 0x7F) << 4 | (both & 0x7F00) << 12; /* as nvfp4_unit, one in each half */
-    two = multiply_pairs(multiply_pairs(two, 0x7F007F00u), 0x76007600u);
-    unit[0] = (two & 0xFFFFu) | two << 16;
-    unit[1] = two >> 16 | (two & 0xFFFF0000u);
+    uint32_t two = plain_scales(both) ? plain_units(both) : any_units(both);
+    unit[0] = unit_of_two(two, 0), unit[1] = unit_of_two(two, 1);
 }
 
 /* Eight values from cached_bytes(8) bytes in `word`; `unit` is nvfp4_unit of their scale. */

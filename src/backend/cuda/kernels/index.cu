@@ -10,14 +10,14 @@
  * decoding gives), and the queries wait in shared memory in that order. Bytes of a block: 9,216 of NVFP4 with 128 dims, whatever
  * the number of columns; bound: memory for up to 8 columns, products from 32 on.
  *
- * Selection: 64-bit keys whose order is the total order, score made to sort as an unsigned number (-0 as 0, NaN as -inf)
- * above the complement of the block; a forced block is above every score. A warp keeps its best in its lanes, sorted; a key
- * enters where it is above the last, which is rare. Lists of warps are merged by the first one: in any order, since no two
- * keys are equal.
+ * Selection: select.cuh. Lists of warps are merged by the first one: in any order, since no two keys are equal.
+ *
+ * Few rows of NVFP4 with 128 dims have index_decode.cu, which gives the same bits.
  */
 #include "backend/cuda/kernels/index.h"
 
 #include "backend/cuda/kernels/cache.cuh"
+#include "backend/cuda/kernels/select.cuh"
 
 /* ---- Scores ------------------------------------------------------------------------------------------------------ */
 
@@ -214,40 +214,6 @@ INDEX_KERNELS(nvfp4_e4m3, CACHED_NVFP4_E4M3)
 
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
 
-DEVICE uint64_t key_of(float score, int block, bool forced)
-{
-    uint32_t u = float_bits(score != score ? -INFINITY : score + 0.0f); /* -0 + 0 is 0 */
-    uint32_t high = forced ? 0xFFFFFFFFu : u & 0x80000000u ? ~u : u | 0x80000000u;
-    return (uint64_t)high << 32 | (0xFFFFFFFFu - (uint32_t)block);
-}
-DEVICE int block_of(uint64_t key)
-{
-    return (int)(0xFFFFFFFFu - (uint32_t)key);
-}
-DEVICE uint64_t get_key(uint64_t key, int lane)
-{
-    return (uint64_t)lane_get((uint32_t)(key >> 32), lane) << 32 | lane_get((uint32_t)key, lane);
-}
-
-/* Lane i has the i-th best key so far, 0 from `top` on. Takes the key of every lane, 0 for none. */
-DEVICE uint64_t keep_best(uint64_t list, int top, uint64_t key)
-{
-    int lane = threadIdx.x % CUDA_WARP;
-    uint64_t least = get_key(list, top - 1);
-    uint32_t left = lane_ballot(key > least);
-    while (left) {
-        int source = count_bits((left & (0u - left)) - 1);
-        uint64_t next = get_key(key, source), before = get_key(list, max(lane - 1, 0));
-        int place = count_bits(lane_ballot(list > next));
-        list = lane < place ? list : lane == place ? next : before;
-        if (lane >= top) list = 0;
-        least = get_key(list, top - 1);
-        left &= left - 1;
-        left &= lane_ballot(key > least);
-    }
-    return list;
-}
-
 /* The block's best of [first, first + count), in the first warp; other warps' lists pass through `shared`. */
 DEVICE uint64_t choose(const index_top_args &a, uint64_t *shared)
 {
@@ -269,18 +235,6 @@ DEVICE uint64_t choose(const index_top_args &a, uint64_t *shared)
     BLOCK_SYNC();
     for (int w = 1; w < warps && warp == 0; w++) list = keep_best(list, a.top, shared[w * CUDA_WARP + lane]);
     return list;
-}
-
-/* The list's blocks in ascending number, -1 last. */
-DEVICE void list_blocks(uint64_t list, int top, int32_t *out)
-{
-    int lane = threadIdx.x % CUDA_WARP;
-    int block = list ? block_of(list) : INT32_MAX, place = 0;
-    for (int i = 0; i < top; i++) {
-        int other = lane_get(block, i);
-        place += other < block || (other == block && i < lane);
-    }
-    if (lane < top) out[place] = list ? block : -1;
 }
 
 /* True: the row replays, and its list is taken from there. */

@@ -1,4 +1,4 @@
-/* Block scores and selection: see index.cu. */
+/* Block scores and selection: see index.cu and index_decode.cu. */
 #ifndef HAYATE_BACKEND_CUDA_KERNELS_INDEX_H
 #define HAYATE_BACKEND_CUDA_KERNELS_INDEX_H
 
@@ -9,6 +9,8 @@ enum {
     INDEX_COLUMNS = 64, /* index heads of rows that share a decoded block, at most */
     INDEX_TOP = 32,     /* most blocks that are selected */
     TOP_WARPS = 8,      /* of index_top and index_select, at most */
+    DECODE_WARPS = 8,   /* of index_decode */
+    DECODE_COLUMNS = 32, /* index heads of rows that share a block there, at most */
 };
 
 /* Kernels index_score_FORMAT_DIM, and index_few_FORMAT_DIM where tile * heads is at most 8. Grid: rows, spans of `run`
@@ -46,5 +48,21 @@ typedef struct index_top_args {
     int32_t parts;
     int32_t layer;
 } index_top_args;
+
+/* index_decode_COLUMNS, of 8, 16 and 32: scores and lists in one launch for a cache of NVFP4 with 128 dims, where every run of
+ * rows of a sequence has at most COLUMNS / heads of them. Grid: rows / group, spans of `run` blocks. */
+typedef struct index_decode_args {
+    kernel_rows rows;
+    kernel_cache cache;
+    const float *q;    /* [T, heads, 128] bf16 values */
+    float *scores;     /* [T, heads, max_blocks]: of the blocks that a run sees, if it sees more than `top` */
+    int32_t *blocks;   /* [T, heads, top] */
+    uint32_t *arrived; /* [T] zeros, before and after */
+    int64_t layer_offset;
+    int32_t heads, top, local, max_blocks, layer;
+    int32_t group; /* rows of a thread block: one run and padding behind it; 1: a run wherever one begins */
+    int32_t run;   /* blocks of a thread block */
+    int32_t parts; /* warps that share a block: 1; or 2, or of 8 columns 4, and then run is DECODE_WARPS / parts */
+} index_decode_args;
 
 #endif

@@ -47,6 +47,20 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
     float high = bf16_fused(bits_float(a & 0xFFFF0000u), bits_float(b & 0xFFFF0000u), bits_float(c & 0xFFFF0000u));
     return float_bits(low) >> 16 | float_bits(high);
 }
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which)
+{
+    uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++) out |= (uint32_t)(all >> (which >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+    return out;
+}
+DEVICE uint32_t arrive(uint32_t *at)
+{
+    uint32_t before = *at;
+    *at = before + 1;
+    return before;
+}
+DEVICE float load_fresh(const float *at) { return *at; }
 DEVICE float power_of_two(float x)
 {
     float p = exp2f(x);
@@ -110,6 +124,8 @@ DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 /* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE int count_bits(uint32_t x) { return __popc(x); }
+/* Byte i of the result is byte (which >> 4i & 7) of the eight in a and b, a's the lower ones. */
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) { return __byte_perm(a, b, which); }
 /* 2^x, 0 for what is below 2^-126: one instruction. */
 DEVICE float power_of_two(float x)
 {
@@ -152,6 +168,25 @@ DEVICE void copy_async(void *shared, const void *global, bool there)
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
 /* Until at most N committed groups of this thread are on their way. */
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
+
+/*
+ * Thread blocks of a launch that meet without waiting: each writes its part, and behind a BLOCK_SYNC one of its threads calls
+ * arrive on a number in global memory and gets how many were there before. Who finds that all others were there may, behind
+ * another BLOCK_SYNC, read what they wrote (by load_fresh: the first-level cache may hold what was there before).
+ */
+DEVICE uint32_t arrive(uint32_t *at)
+{
+    __threadfence();
+    uint32_t before = atomicAdd(at, 1u);
+    __threadfence();
+    return before;
+}
+DEVICE float load_fresh(const float *at)
+{
+    float x;
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(at) : "memory");
+    return x;
+}
 
 /* *at += n of a whole number in shared memory that others count too; what was there before. */
 DEVICE uint32_t count_up(uint32_t *at, uint32_t n) { return atomicAdd(at, n); }
