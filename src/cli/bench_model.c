@@ -34,7 +34,7 @@ typedef struct model_bench {
     const char *contexts, *batches, *against_path;
     int runs, head; /* head: 1 or 0 */
     uint64_t read_bytes;
-    bool json;
+    bool json, by_kernel;
 
     int32_t context[BENCH_MAX_LIST], batch[BENCH_MAX_LIST];
     int context_count, batch_count;
@@ -153,6 +153,7 @@ static hy_status open_parts(model_bench *b, hy_error *err)
     const hy_ops *ops = model_ops(b->model);
     ops_backend *backend = model_backend(b->model);
     b->setup = (bench_setup){.model = b->model, .ops = ops, .pool = model_pool(b->model), .read = &b->read};
+    b->setup.by_kernel = b->by_kernel;
     hy_status status = bench_gpu_open(ops, backend, b->read_bytes, &b->setup.gpu, err);
     if (status == HY_OK) status = check_fit(b, err);
     if (status != HY_OK) return status;
@@ -308,6 +309,7 @@ static int command(const char *bench, const char *about, const char *batches, in
          "free)",
          &m->memory, CLI_SIZE},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
+        {"by-kernel", NULL, "of a GPU also what each kernel of a step takes", &b->by_kernel, CLI_FLAG},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},
     };
     const char *places[1];

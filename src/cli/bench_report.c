@@ -97,6 +97,20 @@ static void print_operations(const bench_result *r)
     if (above) bench_note_above();
 }
 
+static void print_kernels(const bench_result *r)
+{
+    double sum = 0;
+    if (!r->kernels) return;
+    for (int i = 0; i < r->kernels; i++) sum += r->kernel[i].seconds;
+    printf("    by kernel, each between two events and none early: %.4f ms in all\n    %-28s %8s %10s %10s %8s\n",
+           1e3 * sum, "kernel", "launches", "us", "us each", "share");
+    for (int i = 0; i < r->kernels; i++) {
+        const bench_kernel_time *k = &r->kernel[i];
+        printf("    %-28s %8d %10.2f %10.2f %6.1f %%\n", k->name, k->launches, 1e6 * k->seconds,
+               1e6 * k->seconds / k->launches, 100 * k->seconds / sum);
+    }
+}
+
 void bench_print_row(const bench_heading *h, const bench_result *r, const bench_against *against)
 {
     static const char *const kind_names[BENCH_RATES] = {"linears", "routed experts, less the shared one", "head"};
@@ -127,6 +141,7 @@ void bench_print_row(const bench_heading *h, const bench_result *r, const bench_
     else if (against)
         printf("    against: the file has no such row\n");
     print_operations(r);
+    print_kernels(r);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------------------
@@ -241,6 +256,18 @@ static void write_row(const bench_heading *h, const bench_result *r, const bench
         member(w, "host_bound_fraction", row_bound(h, r) / r->gpu.host);
         writer_key(w, "launches"), writer_integer(w, r->gpu.launches);
         writer_key(w, "graph"), writer_bool(w, r->gpu.graph);
+    }
+    if (r->kernels) {
+        writer_key(w, "by_kernel");
+        writer_array(w);
+        for (int i = 0; i < r->kernels; i++) {
+            writer_object(w);
+            member_text(w, "name", r->kernel[i].name);
+            writer_key(w, "launches"), writer_integer(w, r->kernel[i].launches);
+            member(w, "seconds", r->kernel[i].seconds);
+            writer_end(w);
+        }
+        writer_end(w);
     }
     const bench_earlier *e = earlier(against, r);
     if (e) {

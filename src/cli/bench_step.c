@@ -235,6 +235,67 @@ static hy_status run_on_gpu(measuring *m, bool whole, hy_error *err)
     return status;
 }
 
+typedef struct kernel_times {
+    const measuring *m;
+    const cuda_record *record;
+    bench_kernel_time *kernel;
+    int count;
+    double seconds[BENCH_MOST_KERNELS][BENCH_REPLAYS];
+} kernel_times;
+
+/* The place of a kernel, which is new at first; the last place is that of all for which there is none. */
+static int place_of(kernel_times *k, const char *name)
+{
+    int i = 0;
+    while (i < k->count && strcmp(k->kernel[i].name, name) != 0) i++;
+    if (i == BENCH_MOST_KERNELS) return i - 1;
+    if (i == k->count) k->kernel[k->count++] = (bench_kernel_time){.name = name};
+    return i;
+}
+
+static void take_kernels(void *arg, int replay)
+{
+    kernel_times *k = arg;
+    cuda_bench *b = k->m->setup->gpu->bench;
+    for (int i = 0; i < k->record->launches && i + 1 < CUDA_BENCH_MARKS; i++) {
+        int at = place_of(k, cuda_bench_launched(b, k->record, i));
+        k->kernel[at].launches += replay == 0;
+        k->seconds[at][replay] += cuda_bench_between(b, i, i + 1);
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const bench_kernel_time *)a)->seconds, y = ((const bench_kernel_time *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+/* One more step, of the rows of the last run. */
+static hy_status run_kernels(measuring *m, bench_result *out, hy_error *err)
+{
+    bench_gpu *g = m->setup->gpu;
+    run_times scratch = {0};
+    cuda_record record;
+    bench_gpu_time took;
+    kernel_times *k = memory_zeroed(1, sizeof *k);
+    if (!k) return error_memory(err, "the times of kernels", sizeof *k);
+    *k = (kernel_times){.m = m, .record = &record, .kernel = out->kernel};
+    m->now = &scratch;
+    cuda_bench_record_apart(g->bench);
+    hy_error of_run = {0};
+    hy_status ran = run_whole(m, &of_run), status = cuda_bench_recorded(g->bench, &record, err);
+    if (status == HY_OK && ran != HY_OK) *err = of_run, status = ran;
+    if (status == HY_OK) status = bench_gpu_replay(g, &record, take_kernels, k, &took, err);
+    for (int i = 0; i < k->count && status == HY_OK; i++)
+        out->kernel[i].seconds = bench_median(k->seconds[i], BENCH_REPLAYS);
+    out->kernels = k->count;
+    qsort(out->kernel, (size_t)out->kernels, sizeof *out->kernel, by_time);
+    cuda_bench_forget(g->bench, &record);
+    m->now = NULL;
+    memory_free(k);
+    return status;
+}
+
 /* ---- Medians ---------------------------------------------------------------------------------------------------- */
 
 /* Over runs: MEDIAN(out, expression of the run *t). */
@@ -393,6 +454,7 @@ hy_status bench_step_measure(const bench_setup *setup, bench_rows *rows, int32_t
     if (status == HY_OK) {
         *out = (bench_result){.context = context, .sequences = sequences, .rows = count};
         medians(&setup->shape, whole, by_op, runs, values, out);
+        if (setup->gpu && setup->model && setup->by_kernel) status = run_kernels(&m, out, err);
     }
     void *arrays[] = {m.selected, m.seen, m.barrier, whole, by_op, values};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) memory_free(arrays[i]);

@@ -21,7 +21,17 @@ typedef struct bench_setup {
     threads *pool;
     bench_read *read; /* not looked at with a GPU */
     bench_gpu *gpu;   /* NULL: the operations run on the host */
+    bool by_kernel;   /* on a GPU, whole steps: what each kernel takes, too */
 } bench_setup;
+
+enum { BENCH_MOST_KERNELS = 48 };
+
+/* One kernel's launches of a step, each between two marks: an event's time is in every one, and none begins early. */
+typedef struct bench_kernel_time {
+    const char *name; /* borrowed from the backend */
+    int launches;
+    double seconds; /* of all; median of the replays of one run */
+} bench_kernel_time;
 
 typedef struct bench_op_result {
     int calls; /* of one step */
@@ -42,6 +52,8 @@ typedef struct bench_result {
     bench_cost cost; /* of the whole step */
     bench_op_result op[BENCH_OPS];
     bench_kind_rate kind[BENCH_RATES];
+    bench_kernel_time kernel[BENCH_MOST_KERNELS]; /* by time, descending; with by_kernel */
+    int kernels;
 } bench_result;
 
 /*

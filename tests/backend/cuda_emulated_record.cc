@@ -11,6 +11,7 @@ extern "C" {
 /* kernel NULL: mark number `block`. */
 struct remembered {
     const gpu_kernel *kernel;
+    const char *name;
     int grid[3], block;
     size_t shared;
     std::vector<char> args;
@@ -23,6 +24,20 @@ struct gpu_record {
 static double marks[GPU_MARKS];
 static gpu_record *recording;
 static const char *only;
+static bool parted;
+
+static int launches_of(const gpu_record *record)
+{
+    int count = 0;
+    for (const remembered &r : record->list) count += r.kernel != nullptr;
+    return count;
+}
+
+static void mark_next()
+{
+    int i = launches_of(recording);
+    if (i < GPU_MARKS_APART) recording->list.push_back({nullptr, nullptr, {0, 0, 0}, i, 0, {}});
+}
 
 namespace emulated {
 
@@ -31,13 +46,14 @@ void remember(const gpu_kernel *kernel, const char *name, const int grid[3], int
 {
     if (!recording || (only && !gpu_name_in(only, name))) return;
     const char *from = (const char *)args;
-    recording->list.push_back({kernel, {grid[0], grid[1], grid[2]}, block, shared, {from, from + bytes}});
+    if (parted) mark_next();
+    recording->list.push_back({kernel, name, {grid[0], grid[1], grid[2]}, block, shared, {from, from + bytes}});
 }
 
 static void mark(gpu *, int i)
 {
     marks[i] = clock_seconds();
-    if (recording) recording->list.push_back({nullptr, {0, 0, 0}, i, 0, {}});
+    if (recording) recording->list.push_back({nullptr, nullptr, {0, 0, 0}, i, 0, {}});
 }
 
 static double between(gpu *, int from, int to)
@@ -46,18 +62,19 @@ static double between(gpu *, int from, int to)
     return seconds > 1e-9 ? seconds : 1e-9;
 }
 
-static void record(gpu *, const char *names)
+static void record(gpu *, const char *names, bool apart)
 {
     recording = new gpu_record;
+    parted = apart;
     only = names;
 }
 
 static gpu_record *recorded(gpu *, int *launches, bool *graph)
 {
+    if (parted) mark_next();
     gpu_record *done = recording;
     recording = nullptr;
-    *launches = 0;
-    for (remembered &r : done->list) *launches += r.kernel != nullptr;
+    *launches = launches_of(done);
     *graph = false;
     return done;
 }
@@ -72,6 +89,13 @@ static void replay(gpu *g, gpu_record *record)
         else
             mark(g, r.block);
     recording = kept;
+}
+
+static const char *launched(const gpu_record *record, int i)
+{
+    for (const remembered &r : record->list)
+        if (r.kernel && i-- == 0) return r.name;
+    return nullptr;
 }
 
 static void forget(gpu *, gpu_record *record)
@@ -93,6 +117,7 @@ void add_measuring(gpu_calls *calls)
     calls->record = record;
     calls->recorded = recorded;
     calls->replay = replay;
+    calls->launched = launched;
     calls->forget = forget;
     calls->link = link;
 }

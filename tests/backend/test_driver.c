@@ -209,7 +209,7 @@ static void test_records(void **state)
         int count = 0, before = fake->launches;
         bool graph = false, all = run == 0;
         fake->no_events = run == 2;
-        g->calls->record(g, run == 1 ? "hy_one" : NULL);
+        g->calls->record(g, run == 1 ? "hy_one" : NULL, false);
         if (!all) g->calls->mark(g, 3);
         const gpu_kernel *one = g->calls->kernel(g, "hy_one"), *two = g->calls->kernel(g, "hy_two");
         g->calls->launch(g, one, (const int[3]){1, 1, 1}, 32, 0, &run, sizeof run);
@@ -232,6 +232,21 @@ static void test_records(void **state)
         g->calls->forget(g, NULL);
     }
     assert_int_equal(fake->graphs, 0);
+    int count = 0, i = 7;
+    bool graph = false;
+    fake->no_events = false;
+    g->calls->record(g, NULL, true);
+    const gpu_kernel *two = g->calls->kernel(g, "hy_two");
+    for (int n = 0; n < 3; n++) g->calls->launch(g, two, (const int[3]){1, 1, 1}, 64, 0, &i, sizeof i);
+    gpu_record *record = g->calls->recorded(g, &count, &graph);
+    int events = fake->events;
+    g->calls->replay(g, record);
+    check(g->calls->wait(g, &err), &err);
+    assert_true(count == 3 && graph);
+    assert_int_equal(fake->events - events, 4);
+    assert_string_equal(g->calls->launched(record, 2), "hy_two");
+    assert_true(g->calls->between(g, 0, 3) > 0);
+    g->calls->forget(g, record);
     uint8_t *to = take(g, 20 << 20);
     g->calls->link(g, to, 20 << 20);
     check(g->calls->wait(g, &err), &err);

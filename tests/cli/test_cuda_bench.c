@@ -256,7 +256,7 @@ static void test_steps(void **state)
     remove(file);
     for (int prefill = 0; prefill < 2; prefill++) {
         const char *args[] = {prefill ? "prefill" : "decode", folder, "--device", "cuda", "--json", "--context", "300", "--batch",
-                              prefill ? "17" : "2", SMALL, NULL};
+                              prefill ? "17" : "2", "--by-kernel", SMALL, NULL};
         json_t *root = run_json(prefill ? bench_prefill : bench_decode, args);
         check_head(root, args[0]);
         const json_t *row = json_array_get(json_object_get(root, "rows"), 0), *op;
@@ -276,6 +276,14 @@ static void test_steps(void **state)
             if (!strcmp(text(op, "name"), "attend_in")) assert_int_equal(number(op, "calls"), 3);
         }
         assert_true(seconds > 0);
+        int launches = 0;
+        double last = INFINITY;
+        json_array_foreach(json_object_get(row, "by_kernel"), i, op) {
+            launches += (int)number(op, "launches");
+            assert_true(number(op, "seconds") > 0 && number(op, "seconds") <= last && !strncmp(text(op, "name"), "hy_", 3));
+            last = number(op, "seconds");
+        }
+        assert_int_equal(launches, number(row, "launches"));
         assert_float_equal(number(row, "read_bound_seconds") * read / bytes, 1, 0.5); /* two records, two moments of a host */
         assert_true(number(json_object_get(root, "gpu_bounds"), "fp32_operations_per_second") > 0);
         json_decref(root);

@@ -144,7 +144,18 @@ hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err)
 
 void cuda_bench_record(cuda_bench *b, const char *names)
 {
-    b->gpu->calls->record(b->gpu, names);
+    b->gpu->calls->record(b->gpu, names, false);
+}
+
+void cuda_bench_record_apart(cuda_bench *b)
+{
+    b->gpu->calls->record(b->gpu, NULL, true);
+}
+
+const char *cuda_bench_launched(const cuda_bench *b, const cuda_record *record, int i)
+{
+    assert(i >= 0 && i < record->launches);
+    return b->gpu->calls->launched(record->record, i);
 }
 
 void cuda_bench_mark(cuda_bench *b, int i)

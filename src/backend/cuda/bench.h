@@ -22,7 +22,7 @@ typedef struct cuda_bounds { /* bytes and operations a second; 0: this GPU has n
     double launch;            /* seconds of a record of one kernel that does nothing: in all that cuda_bench_replay gives */
 } cuda_bounds;
 
-enum { CUDA_BENCH_MARKS = GPU_MARKS - 16 }; /* for the caller: numbers below it */
+enum { CUDA_BENCH_MARKS = GPU_MARKS_APART }; /* for the caller: numbers below it */
 
 /* The GPU of a backend, or of this machine with NULL. False, zeroed: its operations run elsewhere, or there is none. */
 bool cuda_bench_about(const hy_ops *ops, const ops_backend *backend, gpu_info *out);
@@ -41,6 +41,8 @@ hy_status cuda_bench_bounds(cuda_bench *b, cuda_bounds *out, hy_error *err);
 
 /* From here on launches of kernels whose names begin with one of `names` ("hy_a,hy_b") are remembered; NULL: all. */
 void cuda_bench_record(cuda_bench *b, const char *names);
+/* The same of all launches, with mark i before launch i and one behind the last, of those below CUDA_BENCH_MARKS. */
+void cuda_bench_record_apart(cuda_bench *b);
 /* The time at which all that was asked for before is done. */
 void cuda_bench_mark(cuda_bench *b, int i);
 double cuda_bench_between(cuda_bench *b, int from, int to);
@@ -55,6 +57,7 @@ typedef struct cuda_record {
 } cuda_record;
 
 hy_status cuda_bench_recorded(cuda_bench *b, cuda_record *out, hy_error *err);
+const char *cuda_bench_launched(const cuda_bench *b, const cuda_record *record, int i); /* "hy_norm" */
 /* Seconds of one replay behind a read pass, and bytes a second of that pass. */
 hy_status cuda_bench_replay(cuda_bench *b, const cuda_record *record, double *seconds, double *read, hy_error *err);
 void cuda_bench_forget(cuda_bench *b, cuda_record *record);

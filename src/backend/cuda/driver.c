@@ -61,9 +61,13 @@ typedef struct driver_gpu {
     gpu_kernel *bucket[KERNEL_BUCKETS], *kernels;
     const char *last; /* kernel that was launched last */
     launches *launches;
-    cu_event *marks;     /* [GPU_MARKS], NULL until the first mark */
-    launches *recording; /* NULL: nothing is recorded */
-    const char *names;   /* of the kernels that are, or NULL */
+    cu_event *marks;       /* [GPU_MARKS], NULL until the first mark */
+    launches *recording;   /* NULL: nothing is recorded */
+    const char *names;     /* of the kernels that are, or NULL */
+    bool apart;            /* with a mark before each */
+    const char **launched; /* [launched_count] what is recorded */
+    int launched_count;
+    size_t launched_room;
 
     pthread_mutex_t beside_lock;
     cu_stream beside;
@@ -369,6 +373,50 @@ static const gpu_kernel *driver_kernel(gpu *g, const char *name)
     return kernel;
 }
 
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
+
+struct gpu_record {
+    launches *list;
+    const char **launched;
+};
+
+/* Mark i, with an event. With the lock. NULL: an error was kept. */
+static cu_event mark_event(driver_gpu *d, int i)
+{
+    hy_error error = {0};
+    if (!d->marks && !(d->marks = memory_zeroed(GPU_MARKS, sizeof *d->marks))) {
+        error_memory(&error, "marks", GPU_MARKS * sizeof *d->marks);
+        keep(d, &error);
+        return NULL;
+    }
+    if (!d->marks[i]) keep_failure(d, d->api->event_create(&d->marks[i], 0), "a mark");
+    return d->marks[i];
+}
+
+/* A mark before the next launch of a record whose launches are apart, or behind the last. */
+static void mark_apart(driver_gpu *d)
+{
+    hy_error error = {0};
+    cu_event event = d->apart && d->launched_count < GPU_MARKS_APART ? mark_event(d, d->launched_count) : NULL;
+    if (event && launches_mark(d->recording, event, &error) != HY_OK) keep(d, &error);
+}
+
+/* A launch that is recorded. */
+static void remember(driver_gpu *d, const gpu_kernel *kernel, const int grid[3], int block, size_t shared,
+                     const void *args, size_t bytes)
+{
+    hy_error error = {0};
+    mark_apart(d);
+    if (!memory_reserve((void **)&d->launched, &d->launched_room, (size_t)d->launched_count + 1, sizeof *d->launched))
+        error_memory(&error, "recorded launches", sizeof *d->launched);
+    else
+        launches_add(d->recording, kernel->function, grid, block, shared, args, bytes, &error);
+    if (error.status == HY_OK)
+        d->launched[d->launched_count++] = kernel->name;
+    else
+        keep(d, &error);
+}
+
 static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, size_t shared,
                           const void *args, size_t bytes)
 {
@@ -383,17 +431,10 @@ static void driver_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], i
         if (keep_failure(d, r, "giving a kernel its shared memory")) own->shared = shared;
     }
     if (launches_add(d->launches, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK) keep(d, &error);
-    bool remembered = d->recording && (!d->names || gpu_name_in(d->names, kernel->name));
-    if (remembered && launches_add(d->recording, kernel->function, grid, block, shared, args, bytes, &error) != HY_OK)
-        keep(d, &error);
+    if (d->recording && (!d->names || gpu_name_in(d->names, kernel->name)))
+        remember(d, kernel, grid, block, shared, args, bytes);
     pthread_mutex_unlock(&d->lock);
 }
-
-/* ---- Measuring --------------------------------------------------------------------------------------------------- */
-
-struct gpu_record {
-    launches *list;
-};
 
 static void driver_mark(gpu *g, int i)
 {
@@ -403,12 +444,10 @@ static void driver_mark(gpu *g, int i)
     if (!enter(d)) return;
     pthread_mutex_lock(&d->lock);
     flush(d);
-    if (!d->marks) d->marks = memory_zeroed(GPU_MARKS, sizeof *d->marks);
-    if (!d->marks) {
-        error_memory(&error, "marks", GPU_MARKS * sizeof *d->marks);
-    } else if (d->marks[i] || keep_failure(d, d->api->event_create(&d->marks[i], 0), "a mark")) {
-        keep_failure(d, d->api->event_record(d->marks[i], d->stream), "a mark");
-        if (d->recording) launches_mark(d->recording, d->marks[i], &error);
+    cu_event event = mark_event(d, i);
+    if (event) {
+        keep_failure(d, d->api->event_record(event, d->stream), "a mark");
+        if (d->recording) launches_mark(d->recording, event, &error);
     }
     if (error.status != HY_OK) keep(d, &error);
     pthread_mutex_unlock(&d->lock);
@@ -434,7 +473,7 @@ static double driver_between(gpu *g, int from, int to)
     return good ? (double)milliseconds / 1e3 : 0;
 }
 
-static void driver_record(gpu *g, const char *names)
+static void driver_record(gpu *g, const char *names, bool apart)
 {
     driver_gpu *d = self(g);
     if (!enter(d)) return;
@@ -443,6 +482,7 @@ static void driver_record(gpu *g, const char *names)
     if (keep_failure(d, launches_open(d->api, d->stream, d->info.major >= 9, &d->recording), "recording"))
         launches_hold(d->recording);
     d->names = names;
+    d->apart = apart;
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -452,12 +492,14 @@ static gpu_record *driver_recorded(gpu *g, int *count, bool *graph)
     pthread_mutex_lock(&d->lock);
     launches *list = d->recording;
     gpu_record *record = NULL;
-    d->recording = NULL;
     *count = 0;
     *graph = false;
     if (enter(d)) flush(d);
+    if (list) mark_apart(d);
+    d->recording = NULL;
     if (enter(d) && list && (record = memory_zeroed(1, sizeof *record))) {
-        record->list = list;
+        *record = (gpu_record){list, d->launched};
+        d->launched = NULL, d->launched_count = 0, d->launched_room = 0;
         *graph = launches_fix(list, count);
     } else {
         hy_error error = {0};
@@ -479,11 +521,17 @@ static void driver_replay(gpu *g, gpu_record *record)
     pthread_mutex_unlock(&d->lock);
 }
 
+static const char *driver_launched(const gpu_record *record, int i)
+{
+    return record->launched[i];
+}
+
 static void driver_forget(gpu *g, gpu_record *record)
 {
     if (!record) return;
     driver_wait(g, NULL);
     launches_close(record->list);
+    free(record->launched);
     memory_free(record);
 }
 
@@ -550,6 +598,7 @@ static void driver_close(gpu *g)
     pthread_mutex_destroy(&d->beside_lock);
     pthread_mutex_destroy(&d->error_lock);
     free(d->modules);
+    free(d->launched);
     memory_free(d->marks);
     memory_free(d);
 }
@@ -573,6 +622,7 @@ static const gpu_calls calls = {
     .record = driver_record,
     .recorded = driver_recorded,
     .replay = driver_replay,
+    .launched = driver_launched,
     .forget = driver_forget,
     .link = driver_link,
 };

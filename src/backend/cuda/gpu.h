@@ -22,7 +22,7 @@ typedef struct gpu gpu;
 typedef struct gpu_kernel gpu_kernel;
 typedef struct gpu_record gpu_record; /* launches and marks that can be run again */
 
-enum { GPU_MARKS = 1024 };
+enum { GPU_MARKS = 1024, GPU_MARKS_APART = GPU_MARKS - 16 /* that record sets */ };
 
 typedef struct gpu_info {
     char name[128];      /* "NVIDIA H200" */
@@ -68,10 +68,12 @@ typedef struct gpu_calls {
     /* From `record` to `recorded`, launches of kernels whose names begin with one of `names` ("hy_a,hy_b"; NULL: all; borrowed)
      * and marks happen as ever and are remembered with their parameters; writes, reads, copies and fills are not. `replay`
      * runs them again, as one graph where the driver makes one of them (`graph`); they find in memory what is there then.
-     * NULL: an error was kept. */
-    void (*record)(gpu *g, const char *names);
+     * NULL: an error was kept. apart: mark i comes before launch i, and one more behind the last,
+     * below GPU_MARKS_APART. */
+    void (*record)(gpu *g, const char *names, bool apart);
     gpu_record *(*recorded)(gpu *g, int *launches, bool *graph);
     void (*replay)(gpu *g, gpu_record *record);
+    const char *(*launched)(const gpu_record *record, int i); /* the name of its kernel, borrowed until close */
     void (*forget)(gpu *g, gpu_record *record); /* NULL is nothing */
     /* Seconds in which `bytes` come to the device from the host's pinned memory: those of one slot, over and over. */
     double (*link)(gpu *g, void *device, size_t bytes);
