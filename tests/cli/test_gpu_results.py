@@ -19,7 +19,7 @@ HAYATE = """\
 import json, sys, time
 args = sys.argv[1:]
 if "--help" in args:
-    print("  --load-format FORMAT  random weights"), sys.exit(0)
+    print("  --load-format FORMAT  random weights, --gpu-wgmma-rows N"), sys.exit(0)
 head = {"commit": "abc", "machine": {"gpu": {"name": "a fake", "driver": "1.2"}}}
 if args[:2] == ["bench", "memory"]:
     rows = [{"name": "read", "unit": "bytes", "per_second": 4.4e12}, {"name": "fp32", "unit": "operations", "per_second": 6e13}]
@@ -78,7 +78,7 @@ class Results(unittest.TestCase):
         self.assertEqual({n: s["status"] for n, s in steps.items()},
                          {"test test_backend_cuda_hopper": "skipped", "test test_backend_cuda_linear": "passed",
                           "test test_backend_cuda_verify": "failed", "bench memory": "passed", "bench kernels index": "passed",
-                          "bench kernels moe": "cut off", "bench kernels qkv": "left out", "bench kernels head": "left out",
+                          "bench kernels moe": "cut off", "bench kernels qkv": "left out", "bench kernels qkv wgmma": "left out", "bench kernels head": "left out",
                           "bench decode nano": "left out", "eval": "left out"})
         self.assertEqual(steps["test test_backend_cuda_verify"]["code"], 3)
         self.assertEqual((result["commit"], result["machine"]["gpu"]["name"]), ("abc", "a fake"))
@@ -93,10 +93,12 @@ class Results(unittest.TestCase):
             folder = self.make(name)
             self.run_tool(folder, "--only", "bench kernels qkv,bench kernels head,bench kernels draft,bench decode nano,eval")
             result = json.loads((folder / "out/gpu-results.json").read_text())
-            self.assertEqual([s["status"] for s in result["steps"]], ["failed", "failed", "passed", "passed", "passed"])
+            self.assertEqual([s["status"] for s in result["steps"]], ["failed", "failed", "passed", "failed", "passed", "passed"])
             self.assertIn("no JSON", result["steps"][0]["err"])
             self.assertIn("it broke", result["steps"][1]["err"])
             self.assertIn("0.600 ms", (folder / "out/gpu-results.txt").read_text())
+            self.run_tool(folder, "--only", "bench kernels draft,bench kernels prefill wgmma,bench prefill slice", code=0)
+            self.assertIn("prefill of it [wgmma]", (folder / "out/gpu-results.txt").read_text())
             self.run_tool(folder, "--only", "eval,bench decode slice", code=0)
             step = json.loads((folder / "out/gpu-results.json").read_text())["steps"][0]
             self.assertEqual((step["name"], step["command"][3:5]), ("bench decode slice", ["m3.1-flash", "--load-format"]))
