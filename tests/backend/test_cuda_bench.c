@@ -102,8 +102,8 @@ static void test_bounds(void **state)
     const gpu_info *info = cuda_bench_info(b);
     for (int i = 0; i < 2; i++) {
         check(cuda_bench_bounds(b, &now, &err), &err);
-        printf("# %s, %d multiprocessors, %zu bytes of cache: read %.3g, write %.3g, copy %.3g, link %.3g bytes/s; mma %.3g, wgmma "
-               "%.3g, fma %.3g operations/s; %.3g Hz\n", info->name, info->processors, info->cache, now.read, now.write,
+        printf("# %s, %d multiprocessors, %zu bytes of cache: read %.3g, write %.3g, copy %.3g, link %.3g bytes/s; "
+               "mma %.3g, wgmma %.3g, fma %.3g operations/s; %.3g Hz\n", info->name, info->processors, info->cache, now.read, now.write,
                now.copy, now.link, now.mma, now.wgmma, now.fma, now.clock);
         double *all[] = {&now.read, &now.write, &now.copy, &now.link, &now.mma, &now.fma, &now.clock, &now.launch};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) assert_true(isfinite(*all[k]) && *all[k] > 0);
