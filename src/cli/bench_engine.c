@@ -567,6 +567,8 @@ int bench_engine(int argc, char **argv)
         {"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback, CLI_STRING},
         {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
          CLI_STRING},
+        {"gpu-wgmma-rows", "N", "with cuda on Hopper: projections of N rows and more by warpgroups (default 0: none)",
+         &m->gpu_wgmma_rows, CLI_INT},
         {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
          CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},

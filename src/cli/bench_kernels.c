@@ -43,7 +43,7 @@ typedef struct kernel_bench {
     const char *rows_text, *backend, *against_path;
     const char *only;      /* names of parts; NULL: all */
     int most_rows, layers; /* of the lines of a GPU */
-    int threads, runs;
+    int threads, runs, wgmma_rows;
     uint64_t context;       /* of attention and selection */
     int64_t most_context;   /* of a GPU's lines */
     uint64_t index_context; /* of the index scores alone */
@@ -83,7 +83,8 @@ static hy_status open_backend(kernel_bench *b, network *n, moe_activation activa
                               int32_t positions, hy_error *err)
 {
     const ops_model *m = &n->weights.model;
-    ops_options options = {.activation = activation, .pool = b->pool, .on_progress = cli_progress};
+    ops_options options = {
+        .activation = activation, .pool = b->pool, .gpu_wgmma_rows = b->wgmma_rows, .on_progress = cli_progress};
     options.shard = (ops_shard){.ranks = 1, .head_end = m->kv_heads, .expert_end = m->experts};
     n->setup = (bench_setup){.ops = b->ops, .pool = b->pool, .read = (bench_read *)&b->read};
     n->setup.shape = (bench_shape){m, CACHE_NVFP4, CACHE_NVFP4, READBACK_EXACT, activation};
@@ -439,6 +440,7 @@ static hy_status run(kernel_bench *b, const char *name, hy_error *err)
                                .read_bytes = b->read_bytes,
                                .runs = b->runs,
                                .layers = b->layers,
+                               .wgmma_rows = b->wgmma_rows,
                                .most_rows = b->most_rows,
                                .most_context = b->most_context,
                                .report = &b->report};
@@ -478,6 +480,8 @@ int bench_kernels(int argc, char **argv)
          "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory; on a GPU sixteen caches)",
          &b->read_bytes, CLI_SIZE},
         {"threads", "N", "worker threads (default: one per core)", &b->threads, CLI_INT},
+        {"gpu-wgmma-rows", "N", "with cuda on Hopper: projections of N rows and more by warpgroups (default 0: none)",
+         &b->wgmma_rows, CLI_INT},
         {"backend", "NAME", "cpu (default), cuda or reference", &b->backend, CLI_STRING},
         {"device", "NAME", "the same: auto (default), cpu or cuda", &b->backend, CLI_STRING},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},

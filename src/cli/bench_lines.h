@@ -28,7 +28,7 @@ typedef struct bench_lines { /* all borrowed */
     const config *target;
     bool drafter;        /* the geometry has one */
     uint64_t read_bytes; /* of a pass, 0: what fits the GPU */
-    int runs, layers;
+    int runs, layers, wgmma_rows;
     int32_t most_rows;    /* lines are cut to so many rows */
     int64_t most_context; /* and to so many tokens */
     kernel_report *report;

@@ -300,6 +300,8 @@ static int command(const char *bench, const char *about, const char *batches, in
         {"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback, CLI_STRING},
         {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
          CLI_STRING},
+        {"gpu-wgmma-rows", "N", "with cuda on Hopper: projections of N rows and more by warpgroups (default 0: none)",
+         &m->gpu_wgmma_rows, CLI_INT},
         {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
          CLI_STRING},
         {"weights", "KIND", "load (default), or stream: experts are read from the files as they are needed",

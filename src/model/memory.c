@@ -161,7 +161,8 @@ uint64_t model_memory_available(const hy_model *m, const ops_limits *limits)
     uint64_t available = model_memory_free(m);
     if (!m->limit && !model_memory_own(m)) return available;
     ops_memory need;
-    ops_options options = {.weights = m->kind, .activation = m->formats.activation, .pool = m->pool};
+    ops_options options = {
+        .weights = m->kind, .activation = m->formats.activation, .pool = m->pool, .gpu_wgmma_rows = m->gpu_wgmma_rows};
     m->ops->measure(&m->weights.shape, &options, limits, &need);
     if (model_memory_own(m)) return available > need.step ? available - need.step : 0;
     uint64_t room = left(m, need.step + m->expert_least);

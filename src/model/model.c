@@ -92,6 +92,9 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
     if (status == HY_OK) status = open_pool(m, o, err);
     if (status == HY_OK) status = list_maps(m, err);
     if (status != HY_OK) return status;
+    if (o->gpu_wgmma_rows < 0)
+        return error_at(err, HY_USAGE, "--gpu-wgmma-rows", "--gpu-wgmma-rows cannot be %d", o->gpu_wgmma_rows);
+    m->gpu_wgmma_rows = o->gpu_wgmma_rows;
     ops_options options = {
         .read = m->formats.read,
         .activation = m->formats.activation,
@@ -99,6 +102,7 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
         .files = m->maps,
         .file_count = m->map_count,
         .shard = {.ranks = 1, .head_end = m->weights.shape.kv_heads, .expert_end = m->weights.shape.experts},
+        .gpu_wgmma_rows = m->gpu_wgmma_rows,
         .on_progress = o->on_progress,
         .user = o->user,
     };

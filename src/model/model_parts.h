@@ -56,6 +56,7 @@ struct hy_model {
     char *path, *name;
     checkpoint *files;
     bool drafts;       /* opened with its drafter */
+    int gpu_wgmma_rows;
     weight_file *maps; /* [map_count] the files of the weights */
     size_t map_count;
     model_weights weights;

@@ -8,6 +8,7 @@
 
 #include <limits.h>
 
+#include "backend/cuda/kernels/project_hopper.h"
 #include "base/clock.h"
 #include "number/e8m0.h"
 
@@ -410,13 +411,125 @@ static void test_glu(void **state)
         if (shapes[i].cols < 1000) glu_shape(&shapes[i], i % 2);
 }
 
+/* ---- Products of warpgroups ---------------------------------------------------------------------------------------- */
+
+/* Rows from `from` on take project_hopper.cu; 0: none. */
+static void bed_hopper(bed *b, int32_t rows, int32_t cols, int from)
+{
+    hy_error err = {0};
+    b->backend.options.gpu_wgmma_rows = from;
+    if (!from || b->step.packed) return;
+    b->backend.info.processors = 3; /* several tiles a block */
+    b->step.packed_rows = (rows + 127) / 128 * 128;
+    b->step.packed_cols = cols;
+    size_t bytes = (size_t)b->step.packed_rows * (size_t)cols * sizeof *b->step.packed;
+    check(b->gpu->calls->alloc(b->gpu, bytes, "rows as tiles", (void **)&b->step.packed, &err), &err);
+    check(b->gpu->calls->alloc(b->gpu, 3 * HOPPER_OPEN, "open sums", (void **)&b->step.open_sums, &err), &err);
+    b->gpu->calls->fill(b->gpu, b->step.packed, 0xFF, bytes);
+    b->gpu->calls->fill(b->gpu, b->step.open_sums, 0xFF, 3 * HOPPER_OPEN);
+}
+
+/* On a GPU the bits may be another order's inside of a product (test_cuda_hopper prints whether they are). */
+static void check_same(const void *a, const void *b, size_t n, const char *what)
+{
+    size_t equal = 0;
+    for (size_t i = 0; i < n; i++) equal += !memcmp((const char *)a + 4 * i, (const char *)b + 4 * i, 4);
+    if (cuda_test_on_gpu)
+        printf("# %s: %zu of %zu bits equal mma.sync's\n", what, equal, n);
+    else
+        assert_true(equal == n);
+}
+
+/* Two weights in one launch, in rows [count] that `list` reorders and that end in garbage; STORE, ADD and GLU. */
+static void hopper_shape(weight_format format, const int outputs[2], int cols, int count)
+{
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    weight w[2];
+    kernel_weight k[2];
+    cuda_part parts[2];
+    size_t sizes[2];
+    bool glu = outputs[0] == outputs[1];
+    int stored = count + 3;
+    uint16_t *in = random_halves((size_t)stored * (size_t)cols, 1);
+    memset(in + (size_t)count * (size_t)cols, 0xFF, 3 * (size_t)cols * sizeof *in);
+    int32_t *list = malloc((size_t)count * sizeof *list);
+    for (int i = 0; i < count; i++) list[i] = count - 1 - i;
+    void *device_in = device_put(b.gpu, in, (size_t)stored * (size_t)cols * sizeof *in);
+    int32_t *device_list = device_put(b.gpu, list, (size_t)count * sizeof *list);
+    float *out[2][2]; /* [path][part] */
+    uint16_t *z[2] = {NULL, NULL}, *device_z = device_take(b.gpu, (size_t)stored * (size_t)outputs[0] * sizeof *device_z);
+    for (int i = 0; i < 2; i++) {
+        w[i] = random_weight(&b.memory, format, outputs[i], cols, 0.3f, i == 1);
+        check(cuda_weight_load(&b.backend, &w[i], "a weight", &k[i], &err), &err);
+        sizes[i] = (size_t)stored * (size_t)(outputs[i] + 5) * sizeof(float);
+        parts[i] = (cuda_part){&k[i], device_take(b.gpu, sizes[i]), outputs[i] + 5};
+    }
+    for (int path = 0; path < 2; path++) {
+        bed_hopper(&b, count, cols, path);
+        for (int i = 0; i < 2; i++) b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, sizes[i]);
+        cuda_project_parts(&b.step, parts, 2, device_in, count, NULL, CUDA_STORE);
+        if (path && !cuda_test_on_gpu)
+            for (int i = 0; i < 2; i++) {
+                float *y = device_get(b.gpu, parts[i].out, sizes[i]);
+                for (int r = count * (outputs[i] + 5); r < stored * (outputs[i] + 5); r++) assert_true(isnan(y[r]));
+                for (int o = outputs[i]; o < outputs[i] + 5; o++) assert_true(isnan(y[o]));
+                free(y);
+            }
+        if (path)
+            for (int i = 0; i < 2; i++) {
+                float *y = device_get(b.gpu, parts[i].out, sizes[i]);
+                check_products(&w[i], in, NULL, count, y, outputs[i] + 5, 0);
+                free(y);
+            }
+        cuda_project_parts(&b.step, parts, 2, device_in, count, device_list, CUDA_ADD);
+        for (int i = 0; i < 2; i++) out[path][i] = device_get(b.gpu, parts[i].out, sizes[i]);
+        if (!glu) continue;
+        b.gpu->calls->fill(b.gpu, device_z, 0xFF, (size_t)stored * (size_t)outputs[0] * sizeof *device_z);
+        cuda_glu(&b.step, &k[0], &k[1], device_in, count, 1.7f, 2, false, parts[0].out, device_z);
+        z[path] = device_get(b.gpu, device_z, (size_t)stored * (size_t)outputs[0] * sizeof *device_z);
+    }
+    for (int i = 0; i < 2; i++) check_same(out[0][i], out[1][i], sizes[i] / 4, "sums");
+    if (glu) check_same(z[0], z[1], (size_t)stored * (size_t)outputs[0] / 2, "SwiGLU");
+    for (int i = 0; i < 2; i++) {
+        b.gpu->calls->free(b.gpu, parts[i].out);
+        free(out[0][i]), free(out[1][i]), free(z[i]);
+    }
+    b.gpu->calls->free(b.gpu, device_in);
+    b.gpu->calls->free(b.gpu, device_list);
+    b.gpu->calls->free(b.gpu, device_z);
+    b.gpu->calls->free(b.gpu, b.step.packed);
+    b.gpu->calls->free(b.gpu, b.step.open_sums);
+    free(in), free(list);
+    bed_close(&b);
+}
+
+static void test_hopper(void **state)
+{
+    (void)state;
+    random_state = 11;
+    gpu *g = device_open();
+    gpu_info info;
+    g->calls->info(g, &info);
+    g->calls->close(g);
+    if (info.major != 9) skip();
+    hopper_shape(WEIGHT_MXFP8, (int[]){200, 200}, 512, 129);
+    hopper_shape(WEIGHT_MXFP8, (int[]){128, 17}, 1024, 1);
+    hopper_shape(WEIGHT_MXFP8, (int[]){16, 300}, 1536, 260);
+    hopper_shape(WEIGHT_BF16, (int[]){70, 70}, 512, 64);
+    hopper_shape(WEIGHT_BF16, (int[]){129, 128}, 1536, 17);
+    hopper_shape(WEIGHT_NVFP4, (int[]){64, 64}, 1024, 130);
+    hopper_shape(WEIGHT_NVFP4, (int[]){260, 31}, 2048, 7);
+}
+
 /* The tests above came past every kernel. */
 static void test_launched(void **state)
 {
     (void)state;
     const char *name;
     for (int i = 0; (name = cuda_emulated_kernel(i)) && !cuda_test_on_gpu; i++)
-        if (!strncmp(name, "hy_project_", 11) || !strncmp(name, "hy_glu_", 7))
+        if (!strncmp(name, "hy_project_", 11) || !strncmp(name, "hy_glu_", 7) || !strncmp(name, "hy_pack_", 8))
             if (!cuda_emulated_launches(name)) fail_msg("%s was not launched", name);
 }
 
@@ -510,7 +623,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_project),      cmocka_unit_test(test_parts),  cmocka_unit_test(test_mxfp8_values),
         cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),   cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_glu),          cmocka_unit_test(test_launched),
+        cmocka_unit_test(test_glu),          cmocka_unit_test(test_hopper), cmocka_unit_test(test_launched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,7 +63,9 @@ static uint64_t memory_free_bytes(const ops_backend *b)
 
 static const char *variant(const ops_backend *b, char out[OPS_VARIANT])
 {
-    snprintf(out, OPS_VARIANT, "%.40s, sm_%d%d", b->info.name, b->info.major, b->info.minor);
+    int n = snprintf(out, OPS_VARIANT, "%.40s, sm_%d%d", b->info.name, b->info.major, b->info.minor);
+    if (b->options.gpu_wgmma_rows > 0)
+        snprintf(out + n, OPS_VARIANT - (size_t)n, ", wgmma %d", b->options.gpu_wgmma_rows);
     return out;
 }
 

@@ -117,6 +117,10 @@ struct ops_step {
     float *y;               /* [T, widest] output of a projection: hidden, heads, or gate and up of dense or shared width, up at
                              * y + T * width */
     uint16_t *z;            /* [T, widest of dense and shared width] bf16: SwiGLU output */
+    uint16_t *packed;       /* rows of a projection as the kernels of project_hopper.h want them, [packed_rows, packed_cols] at
+                             * most; NULL: they are not used */
+    int32_t packed_rows, packed_cols;
+    float *open_sums;       /* of those kernels */
     float *logits;          /* [R, vocab] */
     float *host_logits;     /* host, [R, vocab] */
     uint8_t *sample_scratch; /* host, [workers, sample_bytes] */
@@ -235,6 +239,7 @@ void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count);
 hy_status cuda_attend_check(const ops_model *model, hy_error *err); /* heads that there are kernels for */
 /* Memory beside the tensors above: allocated by step_open through these, freed with the step. They alloc, write and fill, and
  * nothing else, and by limits, model and gpu_info alone: measure.c counts what they take on a GPU that is none. */
+hy_status cuda_linear_open(ops_step *step, hy_error *err);
 hy_status cuda_attend_open(ops_step *step, hy_error *err);
 hy_status cuda_feed_open(ops_step *step, hy_error *err);
 /* Brings a layer's experts, which are loaded, into the order of kernels/experts.h where its kernels take them; called once.

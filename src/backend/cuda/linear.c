@@ -8,7 +8,7 @@
 
 #include <assert.h>
 
-#include "backend/cuda/kernels/linear.h"
+#include "backend/cuda/kernels/project_hopper.h"
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
@@ -116,6 +116,67 @@ static bool are_many(const ops_step *step, const project_tile *tile, int32_t for
     return 4 * blocks >= 3 * (int64_t)info->processors;
 }
 
+/* Those on Hopper, by format, and the one that packs rows for them. */
+static const struct {
+    const char *name, *glu, *pack;
+    size_t shared;
+    int slab;
+} hopper[] = {
+    [KERNEL_BF16] = {"project_bf16_hopper", "glu_bf16_hopper", "pack_bf16", HOPPER_SHARED_BF16, HOPPER_K_BF16},
+    [KERNEL_MXFP8] = {"project_mxfp8_hopper", "glu_mxfp8_hopper", "pack_mxfp8", HOPPER_SHARED_MXFP8, HOPPER_K_MXFP8},
+    [KERNEL_NVFP4] = {"project_nvfp4_hopper", "glu_nvfp4_hopper", "pack_nvfp4", HOPPER_SHARED_NVFP4, HOPPER_K_NVFP4},
+};
+
+/* Blocks of a launch of theirs, at most. */
+static int hopper_blocks(const ops_backend *b)
+{
+    return b->info.processors < HOPPER_BLOCKS ? b->info.processors : HOPPER_BLOCKS;
+}
+
+/* Does `count` rows of such a weight go there? A row may go either way if the bits are the same (docs/gpu.md). */
+static bool takes_hopper(const ops_step *step, const kernel_weight *w, int32_t count)
+{
+    const ops_backend *b = step->backend;
+    if (w->format == KERNEL_F32 || !step->packed || count < b->options.gpu_wgmma_rows) return false;
+    return w->cols % (PROJECT_SLICES * hopper[w->format].slab) == 0 && w->cols <= step->packed_cols &&
+           count <= step->packed_rows;
+}
+
+hy_status cuda_linear_open(ops_step *step, hy_error *err)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    bool possible = b->info.major == 9 && b->info.shared >= HOPPER_SHARED_MXFP8;
+    if (b->options.gpu_wgmma_rows <= 0 || !possible) return HY_OK;
+    int64_t widest = m->hidden;
+    const int64_t others[] = {(int64_t)m->heads * m->head_dim, m->dense_width, m->shared_width};
+    for (int i = 0; i < 3; i++) widest = others[i] > widest ? others[i] : widest;
+    int32_t rows = step->limits.rows, draft = step->limits.drafts * step->limits.draft_rows;
+    step->packed_rows = divide_up(rows > draft ? rows : draft, HOPPER_ROWS) * HOPPER_ROWS;
+    hy_status status = cuda_step_alloc(step, (size_t)(step->packed_rows * widest), sizeof *step->packed,
+                                       "rows of projections as tiles", &step->packed, err);
+    if (status == HY_OK)
+        status = cuda_step_alloc(step, (size_t)hopper_blocks(b), HOPPER_OPEN, "open sums of projections",
+                                 &step->open_sums, err);
+    step->packed_cols = (int32_t)widest;
+    return status;
+}
+
+/* Rows as tiles, and then `of`, whose parts say where their tiles begin. */
+static void launch_hopper(ops_step *step, const char *name, int32_t format, const project_args *of, int output_tiles)
+{
+    int32_t cols = of->part[0].w.cols, row_tiles = divide_up(of->count, HOPPER_ROWS);
+    pack_args pack = {.in = of->in, .rows = of->rows, .count = of->count, .cols = cols, .packed = step->packed};
+    int64_t units = (int64_t)row_tiles * HOPPER_ROWS * (cols / 8), all = (int64_t)row_tiles * output_tiles;
+    cuda_launch(step, hopper[format].pack, (int)(units / PACK_BLOCK), 1, 1, PACK_BLOCK, 0, &pack, sizeof pack);
+    project_hopper_args args = {.row_tiles = row_tiles, .output_tiles = output_tiles, .open = step->open_sums};
+    args.of = *of; /* not in the initialiser: there gcc 12 zeroes the gap of the inner struct at another place */
+    args.of.in = step->packed;
+    int blocks = hopper_blocks(step->backend);
+    cuda_launch(step, name, all < blocks ? (int)all : blocks, 1, 1, HOPPER_BLOCK, hopper[format].shared, &args,
+                sizeof args);
+}
+
 void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
                         const int32_t *rows, cuda_project_kind kind)
 {
@@ -134,11 +195,14 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
         if (!args.parts) continue;
         const project_tile *tile = tile_of(format, args.part[0].w.cols, count);
         bool large = are_many(step, tile, format, outputs, count);
+        bool wide = takes_hopper(step, &args.part[0].w, count);
         for (int i = 0; i < args.parts; i++) {
             args.part[i].first = blocks;
-            blocks += divide_up(args.part[i].w.rows, large ? MANY_OUTPUTS : tile->outputs);
+            blocks += divide_up(args.part[i].w.rows, wide ? HOPPER_OUTPUTS : large ? MANY_OUTPUTS : tile->outputs);
         }
-        if (large)
+        if (wide)
+            launch_hopper(step, hopper[format].name, format, &args, blocks);
+        else if (large)
             cuda_launch(step, many[format].name, divide_up(count, MANY_ROWS), blocks, 1, PROJECT_BLOCK,
                         many[format].shared, &args, sizeof args);
         else
@@ -168,7 +232,9 @@ void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up
     }
     project_args args = {
         .part = {{.w = *gate}, {.w = *up}}, .parts = 2, .count = count, .in = in, .law = {alpha, limit, plain}, .z = z};
-    if (are_many(step, tile, gate->format, 2 * gate->rows, count))
+    if (takes_hopper(step, gate, count))
+        launch_hopper(step, hopper[gate->format].glu, gate->format, &args, divide_up(gate->rows, HOPPER_OUTPUTS / 2));
+    else if (are_many(step, tile, gate->format, 2 * gate->rows, count))
         cuda_launch(step, many[gate->format].glu, divide_up(count, MANY_ROWS), divide_up(gate->rows, MANY_OUTPUTS / 2),
                     1, PROJECT_BLOCK, many[gate->format].shared, &args, sizeof args);
     else

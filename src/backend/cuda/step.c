@@ -145,6 +145,7 @@ hy_status cuda_step_open(ops_backend *b, const ops_limits *limits, ops_step **ou
     hy_status status = open_host(s, err);
     if (status == HY_OK) status = open_tensors(s, err);
     if (status == HY_OK) status = reserve_rows(s, 64 * (size_t)limits->rows, err);
+    if (status == HY_OK) status = cuda_linear_open(s, err);
     if (status == HY_OK) status = cuda_attend_open(s, err);
     if (status == HY_OK) status = cuda_feed_open(s, err);
     if (status == HY_OK) status = cuda_sampling_open(s, err);
