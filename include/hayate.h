@@ -111,8 +111,11 @@ typedef struct hy_model_options {
     const char *weights;          /* "load" (default), or "stream": routed experts are read from the files as a step routes
                                    * to them, into a cache; the files must stay as they are while the model is open */
     const char *load_format;      /* "auto" (default) or "safetensors": the files; "dummy": random weights of the config's shape,
-                                   * made in memory without reading any file of weights */
+                                   * made in memory (a GPU's in its own) without reading any file of weights; the path may then be
+                                   * the name of a released geometry, "m3.1-flash", "m3", "m3-mxfp8" */
     uint64_t dummy_seed;          /* of random weights: the same seed gives the same */
+    int dummy_layers;             /* with "dummy": only so many layers, 0 all; of these the last dummy_expert_layers, 0 as the */
+    int dummy_expert_layers;      /* first dummy_layers have them, with experts */
     uint64_t memory;              /* bytes that the whole process may take; 0: no limit, with "stream" nine tenths of what
                                    * is free. What the engine and the weights leave is the cache of streamed experts. */
     const struct hy_engine_options *engine; /* with a limit: the engine to come, so that what will not fit is refused before
@@ -131,6 +134,9 @@ typedef struct hy_model_info {
     uint64_t weight_bytes;                 /* tensor bytes in the files */
     uint64_t cache_bytes_per_token;        /* all parts, bytes */
     bool has_tokenizer;
+    uint64_t load_bytes;                   /* of weights brought or made on the device, in load_seconds; 0: not counted */
+    double load_seconds;
+    const char *load_way;                  /* "read directly", "read through the page cache", "copied", "made on the GPU" */
     const char *drafter;                   /* its folder; NULL: the model was opened without, and the next are 0 */
     const char *draft_cache_dtype;         /* as resolved */
     int draft_block;                       /* most drafts of a round */

@@ -170,6 +170,7 @@ typedef struct ops_options {
     threads *pool;   /* borrowed */
     const weight_file *files; /* [file_count] maps that the weights borrow from; those of other memory are in none */
     size_t file_count;
+    const struct synth_made *made; /* with hy_ops.makes_weights: what of the weights is to be made, see there; NULL: nothing */
     ops_weights weights;
     bool bounded; /* memory counts: nothing is read through the maps in a step, whose pages would stay */
     ops_shard shard; /* zeroed: one rank */
@@ -335,6 +336,13 @@ typedef struct ops_memory {
     uint64_t step;         /* a step of the given limits */
 } ops_memory;
 
+/* How the weights came into a backend's memory. */
+typedef struct ops_loaded {
+    uint64_t bytes;
+    double seconds;
+    const char *way; /* "read directly", "read through the page cache", "copied", "made on the GPU" */
+} ops_loaded;
+
 enum { OPS_VARIANT = 64 };
 
 typedef struct ops_backend ops_backend; /* weights in a backend's own layout */
@@ -347,6 +355,11 @@ typedef struct ops_step ops_step;       /* descriptors and named tensors for ste
  */
 typedef struct hy_ops {
     const char *name;
+    /* Random weights can be made in the backend's memory (checkpoint/synth_made.h): the data of those in options.made are holes,
+     * vectors excepted, and the host has no need of room for them. */
+    bool makes_weights;
+    /* `open` refuses scales that hold no number, or of files one that no quantiser writes: nobody has to look before. */
+    bool checks_scales;
 
     /* Prepares weights. HY_UNSUPPORTED names the operation or format that this backend cannot do. */
     hy_status (*open)(const ops_model *model, const ops_options *options, ops_backend **backend, hy_error *err);
@@ -354,6 +367,8 @@ typedef struct hy_ops {
 
     /* Bytes that open and step_open would take: before anything is read. NULL: this backend cannot be bounded. */
     void (*measure)(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out);
+    /* NULL: not counted. */
+    void (*loaded)(const ops_backend *backend, ops_loaded *out);
     /* Bytes that caches and steps can still take where the backend keeps them. NULL: they take this process's memory. */
     uint64_t (*memory_free)(const ops_backend *backend);
     /* With streamed weights, between steps: the expert cache has `bytes` and is empty. At open it has none, and there can

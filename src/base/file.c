@@ -159,6 +159,20 @@ void file_map_want(const void *part, size_t bytes)
     if (bytes) posix_madvise((void *)begin, (uintptr_t)part + bytes - begin, POSIX_MADV_WILLNEED);
 }
 
+double file_map_resident(const file_map *map)
+{
+    enum { SAMPLES = 256 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (map->size + page - 1) / page, there = 0;
+    size_t samples = pages < SAMPLES ? pages : SAMPLES;
+    for (size_t i = 0; i < samples; i++) {
+        unsigned char resident = 1;
+        void *at = (void *)((uintptr_t)map->data / page * page + pages / samples * i * page);
+        if (mincore(at, page, &resident) != 0) return 1;
+        there += resident & 1;
+    }
+    return samples ? (double)there / (double)samples : 1;
+}
+
 void file_map_random(const file_map *map, bool random)
 {
     if (map->size)

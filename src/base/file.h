@@ -24,6 +24,8 @@ void file_map_guard(const char *name, int exit_code);
 void file_map_drop(const void *part, size_t bytes);
 /* Bytes of a map that will be read soon begin to be read from the disk, all at once instead of page by page. A wish only. */
 void file_map_want(const void *part, size_t bytes);
+/* The share of a map's pages that are in memory, 0 to 1, from a sample of them; 1 where the system does not tell. */
+double file_map_resident(const file_map *map);
 /* Whether a map will be read here and there, a few bytes at a time: then nothing is read ahead. */
 void file_map_random(const file_map *map, bool random);
 

@@ -38,6 +38,7 @@ void checkpoint_close(checkpoint *c)
     shards_close(&c->drafter);
     shards_close(&c->main);
     source_close(&c->source);
+    synth_made_free(&c->made);
     if (c->memory) close(c->memory - 1);
     if (c->draft_memory) close(c->draft_memory - 1);
     free(c);
@@ -51,6 +52,17 @@ const char *checkpoint_folder(const checkpoint *c)
 const char *checkpoint_tokenizer(const checkpoint *c)
 {
     return c->source.tokenizer[0] ? c->source.tokenizer : NULL;
+}
+
+const synth_made *checkpoint_made(const checkpoint *c, uint64_t *seed)
+{
+    *seed = c->seed;
+    return c->elsewhere ? &c->made : NULL;
+}
+
+bool checkpoint_has_config(const checkpoint *c)
+{
+    return !c->known;
 }
 
 const config *checkpoint_config(const checkpoint *c)

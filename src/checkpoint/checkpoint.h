@@ -43,17 +43,25 @@ void checkpoint_close(checkpoint *c);
 
 typedef struct dummy_options {
     uint64_t seed;
-    int copies; /* of the weights that must fit into memory: 2 where a backend prepares them into its own layout */
+    int copies;    /* of the weights that must fit into memory: 2 where a backend prepares them into its own layout */
+    int layers;    /* only so many of the geometry; 0: all */
+    int with_experts; /* of these, so many, the last ones, with experts; 0: as the first `layers` have them */
+    bool elsewhere; /* the backend makes them: what checkpoint_made describes is a hole, and no memory is asked for */
     hy_progress_fn on_progress;
     void *user;
 } dummy_options;
 
 /* The same without reading weights, which need not be there: random ones of the config's shape, made in memory, no drafter. The
- * same seed gives the same bytes. HY_NO_FIT before they are made; HY_CANCELLED. */
+ * name of a released geometry (checkpoint/config.h) stands for its config where nothing is there of that name. The same seed
+ * gives the same bytes. HY_NO_FIT before they are made; HY_USAGE: such layers are not possible; HY_CANCELLED. */
 hy_status checkpoint_open_dummy(const char *path, const dummy_options *options, checkpoint **out, hy_error *err);
 /* A drafter of random weights behind it, as the config.json in `folder`, or in the folder dspark beside it, says; NULL: the
- * checkpoint's own. */
+ * checkpoint's own, of a geometry by name the one that belongs to it. */
 hy_status checkpoint_open_dummy_draft(checkpoint *c, const char *folder, const dummy_options *options, hy_error *err);
+/* What `elsewhere` left to be made, drafter included; NULL: nothing. */
+struct synth_made;
+const struct synth_made *checkpoint_made(const checkpoint *c, uint64_t *seed);
+bool checkpoint_has_config(const checkpoint *c); /* false: it is a geometry by name, and its folder none */
 
 const char *checkpoint_folder(const checkpoint *c); /* the folder that holds config.json, links of a hub cache resolved */
 const char *checkpoint_tokenizer(const checkpoint *c); /* a file that was listed; NULL: that of the folder, if any */

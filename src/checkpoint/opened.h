@@ -3,8 +3,10 @@
 #define HAYATE_CHECKPOINT_OPENED_H
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/layout.h"
 #include "checkpoint/shards.h"
 #include "checkpoint/source.h"
+#include "checkpoint/synth_made.h"
 
 struct checkpoint {
     model_source source;
@@ -16,6 +18,11 @@ struct checkpoint {
     char draft_folder[4096 + 16];
     draft_config draft;
     shards drafter;
+    layout_scheme scheme; /* of random weights */
+    bool known;       /* a geometry by name, without a folder */
+    bool elsewhere;   /* `made` has what is to be made of both */
+    uint64_t seed;    /* of these */
+    synth_made made;
     int memory, draft_memory; /* 1 + the descriptor of a file of memory that holds weights; 0: none */
 };
 

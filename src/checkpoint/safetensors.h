@@ -51,6 +51,8 @@ hy_status safetensors_create_in(int fd, const char *name, const safetensors_entr
                                 safetensors_writer **writer, hy_error *err);
 /* Appends data of the tensors, in order, in pieces of any size. Not with holes. */
 hy_status safetensors_write(safetensors_writer *writer, const void *data, size_t bytes, hy_error *err);
+/* The next `bytes` of the data are a hole. */
+hy_status safetensors_skip(safetensors_writer *writer, uint64_t bytes, hy_error *err);
 /* Checks that all data came, syncs, renames into place, frees. */
 hy_status safetensors_finish(safetensors_writer *writer, hy_error *err);
 /* Removes the temporary file and frees. */

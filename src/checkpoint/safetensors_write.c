@@ -222,6 +222,20 @@ hy_status safetensors_write(safetensors_writer *w, const void *data, size_t byte
     return HY_OK;
 }
 
+hy_status safetensors_skip(safetensors_writer *w, uint64_t bytes, hy_error *err)
+{
+    if (bytes > w->data_bytes - w->written)
+        return error_at(err, HY_USAGE, w->path, "%s gets more data than its %llu declared bytes", w->path,
+                        (unsigned long long)w->data_bytes);
+    hy_status status = flush(w, err);
+    if (status != HY_OK) return status;
+    off_t end = lseek(w->fd, (off_t)bytes, SEEK_CUR);
+    if (end < 0 || (w->written + bytes == w->data_bytes && ftruncate(w->fd, end) != 0))
+        return system_error(w, "extend", err);
+    w->written += bytes;
+    return HY_OK;
+}
+
 hy_status safetensors_finish(safetensors_writer *w, hy_error *err)
 {
     hy_status status = HY_OK;

@@ -7,6 +7,7 @@
  */
 #include "checkpoint/synth.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,12 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "checkpoint/output.h"
+#include "checkpoint/synth_made.h"
 #include "number/bf16.h"
 #include "number/e2m1.h"
 #include "number/e4m3.h"
 
 enum {
-    QUANTILES = 4096,
     PIECE_BYTES = 16 << 20, /* written at once */
     CHUNK_BYTES = 64 << 10, /* made at once by one thread; a multiple of what one draw gives */
     SCALES = 8,             /* E4M3 codes that block scales are drawn from: 0x70 .. 0x77, values 128 .. 240 */
@@ -32,22 +33,12 @@ enum {
 #define E4M3_UNIT 128.0f
 #define E2M1_UNIT 3.4f
 
-typedef struct tables {
-    float normal[QUANTILES];   /* quantiles of a normal distribution whose pairs sum to variance 1 */
-    uint8_t e4m3[QUANTILES];   /* codes of N(0, 1) * E4M3_UNIT */
-    uint8_t e2m1[256];         /* codes of N(0, 1) * E2M1_UNIT */
-    double e4m3_rms, e2m1_rms; /* of the decoded codes; the latter with its block scales */
-} tables;
+typedef synth_tables tables;
 
 /* One tensor being filled. */
 typedef struct stream {
     const tables *tables;
-    uint64_t key;
-    tensor_dtype dtype;
-    layout_fill fill;
-    float mean, deviation; /* of plain values */
-    uint8_t scale_low;     /* E8M0: this byte or the next one, ... */
-    uint32_t scale_up;     /* ... the next one where a 16-bit draw is below this */
+    synth_stream of;
     uint8_t *out;          /* the piece */
     uint64_t begin, bytes; /* of the tensor: where the piece begins; its length */
 } stream;
@@ -94,15 +85,16 @@ static double normal_quantile(double p)
 static void tables_make(tables *t)
 {
     double squares = 0, codes = 0, scales = 0;
-    for (int i = 0; i < QUANTILES; i++) {
-        double z = normal_quantile((i + 0.5) / QUANTILES);
+    for (int i = 0; i < SYNTH_QUANTILES; i++) {
+        double z = normal_quantile((i + 0.5) / SYNTH_QUANTILES);
         t->normal[i] = (float)z;
         squares += z * z;
         t->e4m3[i] = e4m3_from_float((float)z * E4M3_UNIT);
         codes += pow(e4m3_to_float(t->e4m3[i]), 2);
     }
-    for (int i = 0; i < QUANTILES; i++) t->normal[i] = (float)(t->normal[i] / sqrt(2 * squares / QUANTILES));
-    t->e4m3_rms = sqrt(codes / QUANTILES);
+    for (int i = 0; i < SYNTH_QUANTILES; i++)
+        t->normal[i] = (float)(t->normal[i] / sqrt(2 * squares / SYNTH_QUANTILES));
+    t->e4m3_rms = sqrt(codes / SYNTH_QUANTILES);
     codes = 0;
     for (int i = 0; i < 256; i++) {
         t->e2m1[i] = e2m1_from_float((float)normal_quantile((i + 0.5) / 256) * E2M1_UNIT);
@@ -118,14 +110,14 @@ static void tables_make(tables *t)
 static inline float normal(const stream *s, uint64_t bits, int half)
 {
     uint32_t b = (uint32_t)(bits >> (32 * half));
-    return s->mean + s->deviation * (s->tables->normal[b & 4095] + s->tables->normal[b >> 12 & 4095]);
+    return s->of.mean + s->of.deviation * (s->tables->normal[b & 4095] + s->tables->normal[b >> 12 & 4095]);
 }
 
 static void fill_f32(const stream *s, uint64_t begin, uint64_t bytes, uint8_t *out)
 {
     for (uint64_t i = 0; i < bytes / 4; i++) {
         uint64_t n = begin / 4 + i;
-        float x = normal(s, draw(s->key, n / 2), (int)(n % 2));
+        float x = normal(s, draw(s->of.key, n / 2), (int)(n % 2));
         memcpy(out + 4 * i, &x, 4);
     }
 }
@@ -134,12 +126,12 @@ static void fill_bf16(const stream *s, uint64_t begin, uint64_t bytes, uint8_t *
 {
     uint64_t count = bytes / 2, first = begin / 2, i = 0;
     for (; i + 1 < count; i += 2) { /* `first` is even: chunks begin on draws */
-        uint64_t bits = draw(s->key, (first + i) / 2);
+        uint64_t bits = draw(s->of.key, (first + i) / 2);
         uint16_t pair[2] = {bf16_from_float(normal(s, bits, 0)), bf16_from_float(normal(s, bits, 1))};
         memcpy(out + 2 * i, pair, 4);
     }
     if (i < count) {
-        uint16_t last = bf16_from_float(normal(s, draw(s->key, (first + i) / 2), 0));
+        uint16_t last = bf16_from_float(normal(s, draw(s->of.key, (first + i) / 2), 0));
         memcpy(out + 2 * i, &last, 2);
     }
 }
@@ -151,20 +143,20 @@ static void fill_bf16(const stream *s, uint64_t begin, uint64_t bytes, uint8_t *
         const tables *t = s->tables;                                                                                   \
         (void)t;                                                                                                       \
         for (uint64_t i = 0; i < bytes; i += 4) {                                                                      \
-            uint64_t bits = draw(s->key, (begin + i) / 4), n = bytes - i < 4 ? bytes - i : 4;                          \
+            uint64_t bits = draw(s->of.key, (begin + i) / 4), n = bytes - i < 4 ? bytes - i : 4;                       \
             for (uint64_t j = 0; j < n; j++, bits >>= 16) out[i + j] = (uint8_t)(expression);                          \
         }                                                                                                              \
     }
 FILL_BYTES(fill_e4m3, t->e4m3[bits & 4095])
 FILL_BYTES(fill_e2m1, t->e2m1[bits & 255] | t->e2m1[bits >> 8 & 255] << 4)
-FILL_BYTES(fill_e8m0, s->scale_low + ((bits & 0xFFFF) < s->scale_up))
+FILL_BYTES(fill_e8m0, s->of.scale_low + ((bits & 0xFFFF) < s->of.scale_up))
 FILL_BYTES(fill_scale, 0x70 + (bits & (SCALES - 1)))
 
 static void fill_constant(const stream *s, uint64_t bytes, uint8_t *out)
 {
-    uint16_t half = bf16_from_float(s->mean);
-    if (s->dtype == TENSOR_F32)
-        for (uint64_t i = 0; i < bytes; i += 4) memcpy(out + i, &s->mean, 4);
+    uint16_t half = bf16_from_float(s->of.mean);
+    if (s->of.kind == SYNTH_F32)
+        for (uint64_t i = 0; i < bytes; i += 4) memcpy(out + i, &s->of.mean, 4);
     else
         for (uint64_t i = 0; i < bytes; i += 2) memcpy(out + i, &half, 2);
 }
@@ -177,24 +169,17 @@ static void fill_piece(void *arg, int64_t begin, int64_t end, int worker)
         uint64_t at = (uint64_t)chunk * CHUNK_BYTES, place = s->begin + at;
         uint64_t bytes = s->bytes - at < CHUNK_BYTES ? s->bytes - at : CHUNK_BYTES;
         uint8_t *out = s->out + at;
-        switch (s->fill) {
-        case FILL_E4M3: fill_e4m3(s, place, bytes, out); break;
-        case FILL_E2M1: fill_e2m1(s, place, bytes, out); break;
-        case FILL_E8M0: fill_e8m0(s, place, bytes, out); break;
-        case FILL_E4M3_SCALE: fill_scale(s, place, bytes, out); break;
-        case FILL_GLOBAL:
-        case FILL_ONE: fill_constant(s, bytes, out); break;
-        case FILL_LINEAR:
-        case FILL_NORM:
-        case FILL_EMBED:
-        case FILL_ROUTER:
-        case FILL_ROUTER_BIAS:
-        case FILL_BIAS:
-            if (s->dtype == TENSOR_F32)
-                fill_f32(s, place, bytes, out);
-            else
-                fill_bf16(s, place, bytes, out);
-            break;
+        if (s->of.constant) {
+            fill_constant(s, bytes, out);
+            continue;
+        }
+        switch (s->of.kind) {
+        case SYNTH_E4M3: fill_e4m3(s, place, bytes, out); break;
+        case SYNTH_E2M1: fill_e2m1(s, place, bytes, out); break;
+        case SYNTH_E8M0: fill_e8m0(s, place, bytes, out); break;
+        case SYNTH_E4M3_SCALE: fill_scale(s, place, bytes, out); break;
+        case SYNTH_F32: fill_f32(s, place, bytes, out); break;
+        case SYNTH_BF16: fill_bf16(s, place, bytes, out); break;
         }
     }
 }
@@ -215,10 +200,22 @@ static double linear_deviation(const config *c, const layout_entry *e)
     return adds ? d / sqrt(2.0 * c->layers) : d;
 }
 
-static stream stream_for(const config *c, const synth_options *options, const tables *t, const layout_entry *e)
+static synth_kind kind_of(const layout_entry *e)
 {
-    stream s = {.tables = t, .dtype = e->dtype, .fill = e->fill, .key = stream_key(options->seed, e->name)};
+    switch (e->fill) {
+    case FILL_E4M3: return SYNTH_E4M3;
+    case FILL_E2M1: return SYNTH_E2M1;
+    case FILL_E8M0: return SYNTH_E8M0;
+    case FILL_E4M3_SCALE: return SYNTH_E4M3_SCALE;
+    default: return e->dtype == TENSOR_F32 ? SYNTH_F32 : SYNTH_BF16;
+    }
+}
+
+static synth_stream stream_for(const config *c, const synth_options *options, const tables *t, const layout_entry *e)
+{
+    synth_stream s = {.kind = kind_of(e), .key = stream_key(options->seed, e->name)};
     double d = linear_deviation(c, e);
+    s.constant = e->fill == FILL_GLOBAL || e->fill == FILL_ONE;
     switch (e->fill) {
     case FILL_LINEAR: s.deviation = (float)d; break;
     case FILL_ROUTER: s.deviation = (float)d; break;
@@ -242,6 +239,12 @@ static stream stream_for(const config *c, const synth_options *options, const ta
     case FILL_E4M3_SCALE: break;
     }
     return s;
+}
+
+/* What others make where they are wanted is left out: matrices of some size. What is read here is there. */
+static bool left_out(const layout_entry *e, const synth_stream *s)
+{
+    return !s->constant && e->dims > 1 && e->shape[0] > 1 && layout_entry_bytes(e) > SYNTH_MADE_HERE;
 }
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
@@ -268,8 +271,9 @@ static hy_status write_piece(const sink *to, const void *data, size_t bytes, hy_
 
 static hy_status write_tensor(job *j, const sink *to, const layout_entry *e, hy_error *err)
 {
-    stream s = stream_for(j->c, j->options, &j->tables, e);
+    stream s = {.tables = &j->tables, .of = stream_for(j->c, j->options, &j->tables, e)};
     uint64_t total = layout_entry_bytes(e);
+    if (j->options->holes && left_out(e, &s.of)) return safetensors_skip(to->file, total, err);
     for (s.begin = 0; s.begin < total; s.begin += s.bytes) {
         s.out = j->piece;
         s.bytes = total - s.begin < PIECE_BYTES ? total - s.begin : PIECE_BYTES;
@@ -407,4 +411,49 @@ hy_status synth_file(const config *c, const draft_config *d, int fd, const char 
     memory_free(j.piece);
     layout_list_free(&list);
     return s;
+}
+
+/* ---- Made elsewhere ---------------------------------------------------------------------------------------------- */
+
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t p = (uintptr_t)((const synth_piece *)a)->data, q = (uintptr_t)((const synth_piece *)b)->data;
+    return (p > q) - (p < q);
+}
+
+hy_status synth_made_add(synth_made *made, const config *c, const draft_config *d, const synth_options *options,
+                         const tensor *const *tensors, size_t count, hy_error *err)
+{
+    layout_list list = {0};
+    if (d)
+        layout_walk_draft(c, d, layout_list_add, &list);
+    else
+        layout_walk(c, options->scheme, layout_list_add, &list);
+    hy_status status = layout_list_finish(&list, err);
+    if (!made->count) tables_make(&made->tables);
+    if (status == HY_OK &&
+        !memory_reserve((void **)&made->piece, &made->room, made->count + count, sizeof *made->piece))
+        status = error_memory(err, "the list of random weights", count * sizeof *made->piece);
+    for (size_t i = 0; i < count && status == HY_OK; i++) {
+        const layout_entry *e = &list.entries[i];
+        assert(count == list.count && strcmp(tensors[i]->name, e->name) == 0); /* one file, in its order */
+        made->piece[made->count++] =
+            (synth_piece){tensors[i]->data, tensors[i]->bytes, stream_for(c, options, &made->tables, e)};
+    }
+    if (status == HY_OK) qsort(made->piece, made->count, sizeof *made->piece, by_address);
+    layout_list_free(&list);
+    return status;
+}
+
+const synth_piece *synth_made_find(const synth_made *made, const void *data)
+{
+    synth_piece key = {.data = data};
+    if (!made || !made->count) return NULL;
+    return bsearch(&key, made->piece, made->count, sizeof *made->piece, by_address);
+}
+
+void synth_made_free(synth_made *made)
+{
+    free(made->piece);
+    *made = (synth_made){0};
 }

@@ -3,11 +3,12 @@
 #define HAYATE_CHECKPOINT_SYNTH_H
 
 #include "checkpoint/layout.h"
+#include "checkpoint/synth_made.h"
 
 typedef struct synth_options {
     layout_scheme scheme;
     uint64_t seed;
-    bool holes;      /* files of full size without data */
+    bool holes;      /* files of full size without data; of synth_file, without what synth_made describes */
     bool drafter;    /* also dspark/ */
     int64_t shard_bytes; /* 0: about 5.2 GB as published */
     hy_progress_fn on_progress;
@@ -20,8 +21,12 @@ typedef struct synth_options {
 hy_status synth_write(const config *c, const char *folder, const synth_options *options, hy_error *err);
 
 /* The main files' tensors, or with `d` those of a drafter, as one safetensors file in `fd`, which is open, empty and stays the
- * caller's. Of the options scheme (which a drafter has of its own), seed and on_progress count. */
+ * caller's. Of the options scheme (which a drafter has of its own), seed, holes and on_progress count. */
 hy_status synth_file(const config *c, const draft_config *d, int fd, const char *name, const synth_options *options,
                      hy_error *err);
+
+/* Adds the tensors of a file of synth_file, opened: `tensors` are its `count`, in its order. HY_NO_FIT. */
+hy_status synth_made_add(synth_made *made, const config *c, const draft_config *d, const synth_options *options,
+                         const tensor *const *tensors, size_t count, hy_error *err);
 
 #endif

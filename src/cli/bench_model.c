@@ -19,7 +19,8 @@ static const char about_decode[] =
     "must "
     "touch (experts as really routed) at the speed of a pass that only reads, taken before and after each run.\n\n"
     "examples:\n  hayate bench decode models/m3-nano --context 0,4096 --batch 1,4\n"
-    "  hayate bench decode MODEL --json > before.json; hayate bench decode MODEL --against before.json";
+    "  hayate bench decode MODEL --json > before.json; hayate bench decode MODEL --against before.json\n"
+    "  hayate bench decode m3.1-flash --load-format dummy --layers 20 --dense-layers 0 --device cuda --context 8K";
 static const char about_prefill[] =
     "Times prefill steps: BATCH rows of one sequence that has CONTEXT tokens in the cache before them. The cache is "
     "filled with random rows. The bound is, operation by operation, the larger of the bytes at the speed of a pass "
@@ -32,7 +33,9 @@ typedef struct model_bench {
     const char *bench; /* "decode", "prefill" */
     hy_model_options options;
     const char *contexts, *batches, *against_path;
-    int runs, head; /* head: 1 or 0 */
+    int64_t seed;
+    int layers, dense_layers; /* of random weights; -1: as the geometry has them */
+    int runs, head;           /* head: 1 or 0 */
     uint64_t read_bytes;
     bool json, by_kernel;
 
@@ -75,6 +78,13 @@ static hy_status parse_flags(model_bench *b, hy_error *err)
 {
     if (b->runs < 1 || b->runs > MAX_RUNS)
         return error_at(err, HY_USAGE, "--runs", "--runs takes 1 to %d, not %d", MAX_RUNS, b->runs);
+    hy_model_options *m = &b->options;
+    if (b->layers == 0 || b->layers < -1 || b->dense_layers < -1 || (b->layers < 0 && b->dense_layers >= 0) ||
+        (b->dense_layers >= 0 && b->dense_layers >= b->layers))
+        return error_at(err, HY_USAGE, "--layers",
+                        "--layers takes a number of at least 1, --dense-layers fewer than that and not alone");
+    m->dummy_seed = (uint64_t)b->seed, m->dummy_layers = b->layers > 0 ? b->layers : 0;
+    m->dummy_expert_layers = b->dense_layers >= 0 ? b->layers - b->dense_layers : 0;
     hy_status status = bench_parse_list("--context", b->contexts, 0, MAX_CONTEXT, b->context, &b->context_count, err);
     if (status == HY_OK) status = bench_parse_list("--batch", b->batches, 1, MAX_BATCH, b->batch, &b->batch_count, err);
     if (status == HY_OK && b->against_path)
@@ -251,6 +261,7 @@ static int run(model_bench *b, const char *path)
     char folder[FIND_PATH_SIZE];
     hy_error err = {0};
     hy_status status = parse_flags(b, &err);
+    const find_options find = {.dummy = b->options.load_format && !strcmp(b->options.load_format, "dummy")};
     hy_engine_options step = {0}; /* what --memory must hold at least */
     b->options.on_progress = cli_progress;
     cli_catch_interrupt();
@@ -259,7 +270,7 @@ static int run(model_bench *b, const char *path)
         step.max_num_seqs = most_sequences(b), step.max_num_batched_tokens = most_sequences(b) * rows_each(b);
         b->options.engine = &step;
     }
-    if (status == HY_OK) status = find_model(path, NULL, folder, &err);
+    if (status == HY_OK) status = find_model(path, &find, folder, &err);
     if (status == HY_OK) status = hy_model_open(folder, &b->options, &b->model, &err);
     if (status == HY_OK) status = open_parts(b, &err);
     if (status == HY_OK) {
@@ -278,6 +289,7 @@ static int command(const char *bench, const char *about, const char *batches, in
     model_bench *b = calloc(1, sizeof *b);
     if (!b) return 1;
     b->bench = bench, b->contexts = "0,4096", b->batches = batches, b->runs = 5, b->head = 1;
+    b->layers = b->dense_layers = -1;
     hy_model_options *m = &b->options;
     const cli_option flags[] = {
         {"context", "LIST", "tokens in the cache before the step, such as 0,4096,64K (default 0,4096)", &b->contexts,
@@ -310,6 +322,15 @@ static int command(const char *bench, const char *about, const char *batches, in
          "most memory of the whole process with the read buffer (default with --weights stream: nine tenths of what is "
          "free)",
          &m->memory, CLI_SIZE},
+        {"load-format", "KIND",
+         "auto (default), or dummy: random weights, made in the GPU's memory with --device cuda; MODEL may be "
+         "m3.1-flash, m3, "
+         "m3-mxfp8",
+         &m->load_format, CLI_STRING},
+        {"seed", "N", "start of the random numbers (default 0)", &b->seed, CLI_LONG},
+        {"layers", "N", "of random weights: only N layers of the geometry (default all)", &b->layers, CLI_INT},
+        {"dense-layers", "K", "of these, K with a dense feed-forward (default: as the first N have)", &b->dense_layers,
+         CLI_INT},
         {"against", "FILE", "compare with what --json wrote before", &b->against_path, CLI_STRING},
         {"by-kernel", NULL, "of a GPU also what each kernel of a step takes", &b->by_kernel, CLI_FLAG},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},

@@ -172,6 +172,12 @@ void bench_write_model(const hy_model_info *m, json_writer *w)
     writer_key(w, "layers"), writer_integer(w, m->layers);
     writer_key(w, "hidden"), writer_integer(w, m->hidden);
     writer_key(w, "vocab"), writer_integer(w, m->vocab);
+    if (m->load_seconds > 0) {
+        writer_key(w, "load_bytes"), writer_unsigned(w, m->load_bytes);
+        member(w, "load_seconds", m->load_seconds);
+        member(w, "load_bytes_per_second", (double)m->load_bytes / m->load_seconds);
+        member_text(w, "load_way", m->load_way);
+    }
     writer_end(w);
 }
 

@@ -141,9 +141,10 @@ static int open_and_serve(const serve_args *args, serve_setup *setup)
                                .token = setup->token,
                                .download_dir = setup->download_dir,
                                .no_token = setup->no_token,
-                               .text_only = !strcmp(setup->model.load_format, "dummy")};
+                               .dummy = !strcmp(setup->model.load_format, "dummy")};
+    bool geometry = find.dummy && find_is_geometry(args->model);
     /* What is neither there nor a name is a slip of the hand: nothing but that is said. */
-    if (!find_is_path(args->model) && !hub_is_name(args->model)) {
+    if (!find_is_path(args->model) && !hub_is_name(args->model) && !geometry) {
         find_model(args->model, NULL, folder, &err);
         cli_error(&err);
         return cli_exit(err.status);

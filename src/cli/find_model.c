@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/config.h"
 #include "checkpoint/source.h"
 #include "cli/cli.h"
 #include "hub/fetch.h"
@@ -32,6 +33,12 @@ static hy_status local(const char *name, char *out, hy_error *err)
 bool find_is_path(const char *name)
 {
     return file_present(name) || source_is_files(name);
+}
+
+bool find_is_geometry(const char *name)
+{
+    config c;
+    return !find_is_path(name) && config_known(name, &c);
 }
 
 static const char *variable(const char *name)
@@ -114,6 +121,7 @@ hy_status find_model(const char *name, const find_options *options, char *out, h
     const find_options *o = options ? options : &none;
     char cache[FIND_PATH_SIZE], room[TOKEN_SIZE];
     if (find_is_path(name)) return local(name, out, err);
+    if (o->dummy && find_is_geometry(name)) return strcpy(out, name), HY_OK;
     if (!hub_is_name(name))
         return error_at(err, HY_BAD_MODEL, name,
                         "%.200s is not a folder; give the folder of a checkpoint, its files, or owner/name of the hub",
@@ -124,7 +132,7 @@ hy_status find_model(const char *name, const find_options *options, char *out, h
                        .revision = o->revision,
                        .token = hub_token(o, room),
                        .offline = variable_on("HF_HUB_OFFLINE") || variable_on("TRANSFORMERS_OFFLINE"),
-                       .text_only = o->text_only,
+                       .text_only = o->text_only || o->dummy,
                        .on_progress = cli_progress,
                        .stop = cli_interrupted()};
     hy_error why = {0};

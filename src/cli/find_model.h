@@ -18,10 +18,14 @@ typedef struct find_options {
     const char *token;        /* NULL: HF_TOKEN, or the one that the hub's login has saved */
     const char *download_dir; /* NULL: the hub's cache */
     bool no_token, text_only; /* text_only: configuration and tokenizer, no weights */
+    bool dummy;               /* no weights either, and the name of a released geometry stands for itself */
 } find_options;
 
 /* Whether it is taken for a path, because something of that name is there. */
 bool find_is_path(const char *name);
+
+/* Whether it is the name of a released geometry ("m3.1-flash"), and nothing of that name is there. */
+bool find_is_geometry(const char *name);
 
 /* The folder, or the files as they were named, into out[FIND_PATH_SIZE]; `options` may be NULL. HY_BAD_MODEL: there is nothing
  * of that name. Shows progress; Ctrl-C ends a download, of which the next one takes up the rest. */

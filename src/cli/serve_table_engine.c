@@ -81,7 +81,8 @@ const arg_spec serve_engine[] = {
 {"allowed-media-domains", "", ARG_TEXTS, GROUP_MODEL, FATE_NONE, "", "", "hosts that media may come from", NO_IMAGES},
 
 {"load-format", "", ARG_TEXT, GROUP_LOAD, FATE_MAPPED, "auto", "", "form of the weights",
- "auto, hf and safetensors are what it reads; dummy makes random weights of the config's shape, drafter too; others are refused"},
+ "auto, hf and safetensors are what it reads; dummy makes random weights of the config's shape, drafter too, "
+ "on a GPU in its memory, and MODEL may then be m3.1-flash, m3 or m3-mxfp8; others are refused"},
 {"download-dir", "", ARG_TEXT, GROUP_LOAD, FATE_DONE, "", "",
  "where hub models are kept (default: the hub cache, HF_HOME)", ""},
 {"ignore-patterns", "", ARG_TEXTS, GROUP_LOAD, FATE_NONE, "original/**/*", "", "files that are not downloaded",

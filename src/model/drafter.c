@@ -77,6 +77,7 @@ static weight *place_of(ops_drafter *d, draft_role role, int layer)
 typedef struct collector {
     const checkpoint *files;
     model_weights *w;
+    bool scales; /* block scales are looked at here */
     progress progress;
     hy_error *err;
     hy_status status;
@@ -90,7 +91,7 @@ static bool take(void *user, const layout_entry *e)
     c->status = checkpoint_draft_weight(c->files, e->draft, e->layer, out, c->err);
     /* Vectors; large matrices are checked as they are prepared. */
     if (c->status == HY_OK && out->rows == 1) c->status = checkpoint_check_values(out, e->name, c->err);
-    if (c->status == HY_OK) c->status = checkpoint_check_scales(out, e->name, c->err);
+    if (c->status == HY_OK && c->scales) c->status = checkpoint_check_scales(out, e->name, c->err);
     if (c->status != HY_OK) return false;
     c->w->draft_parameters += (uint64_t)out->rows * (uint64_t)out->cols;
     if (!progress_add(&c->progress, 1)) c->status = error_set(c->err, HY_CANCELLED, "opening the model was stopped");
@@ -119,14 +120,16 @@ static void drop_pages(const checkpoint *files)
     }
 }
 
-hy_status model_drafter_open(const checkpoint *files, cache_format cache, hy_progress_fn on_progress, void *user,
-                             model_weights *w, hy_error *err)
+hy_status model_drafter_open(const checkpoint *files, model_scales scales, cache_format cache,
+                             hy_progress_fn on_progress, void *user, model_weights *w, hy_error *err)
 {
+    uint64_t seed;
     hy_status status = checkpoint_check_draft(files, err);
     if (status != HY_OK) return status;
     const config *target = checkpoint_config(files);
     const draft_config *d = checkpoint_draft(files);
     collector c = {.files = files, .w = w, .err = err};
+    c.scales = scales != MODEL_SCALES_BACKEND && !checkpoint_made(files, &seed);
     c.progress = (progress){.fn = on_progress, .user = user, .what = "checking the drafter", .unit = "tensors"};
     c.progress.total = (uint64_t)d->layers * 11 + 5 + 2 * d->confidence_head + d->own_embed + d->own_head;
     c.status = make(d, cache, w, err);

@@ -204,10 +204,17 @@ static hy_status add_file(hasher *h, const weight_file *file, bool whole, hy_err
 
 static hy_status add_files(hasher *h, const checkpoint *c, bool draft, hy_error *err)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, seed;
     size_t count = checkpoint_shard_count(c, draft);
-    hy_status status = add_config(h, draft ? checkpoint_draft_folder(c) : checkpoint_folder(c), err);
+    hy_status status = HY_OK;
+    if (checkpoint_has_config(c))
+        status = add_config(h, draft ? checkpoint_draft_folder(c) : checkpoint_folder(c), err);
     if (status == HY_OK) add_tensors(h, c, draft);
+    if (checkpoint_made(c, &seed)) { /* there is nothing in the file that says more */
+        add_text(h, "random weights");
+        add_number(h, seed);
+        return status;
+    }
     for (size_t i = 0; i < count; i++) bytes += checkpoint_shard_file(c, i, draft).bytes;
     add_number(h, count);
     for (size_t i = 0; i < count && status == HY_OK; i++) {

@@ -56,11 +56,26 @@ static hy_status open_pool(hy_model *m, const hy_model_options *o, hy_error *err
     return error_at(err, HY_USAGE, "--cpu-pin", "--cpu-pin '%.40s': choose auto, on or off", name);
 }
 
-static dummy_options dummy_of(const hy_model_options *o)
+static bool is_streamed(const hy_model_options *o)
 {
-    bool stream = o->weights && strcmp(o->weights, "stream") == 0;
-    return (dummy_options){
-        .seed = o->dummy_seed, .copies = stream ? 1 : 2, .on_progress = o->on_progress, .user = o->user};
+    return o->weights && strcmp(o->weights, "stream") == 0;
+}
+
+static dummy_options dummy_of(const hy_model *m, const hy_model_options *o)
+{
+    return (dummy_options){.seed = o->dummy_seed,
+                           .copies = is_streamed(o) ? 1 : 2,
+                           .layers = o->dummy_layers,
+                           .with_experts = o->dummy_expert_layers,
+                           .elsewhere = m->ops->makes_weights,
+                           .on_progress = o->on_progress,
+                           .user = o->user};
+}
+
+static model_scales scales_of(const hy_model *m, const hy_model_options *o)
+{
+    if (m->ops->checks_scales) return MODEL_SCALES_BACKEND;
+    return is_streamed(o) ? MODEL_SCALES_STREAMED : MODEL_SCALES_HERE;
 }
 
 /* The checkpoint's own drafter or another one's. Behind the main weights, whose embedding and head it uses. */
@@ -74,13 +89,13 @@ static hy_status open_drafter(hy_model *m, const hy_model_options *o, hy_error *
         return error_at(err, HY_UNSUPPORTED, "--drafter", "the %s backend has no drafter", m->ops->name);
     bool own = strcmp(name, "on") == 0;
     if (o->load_format && strcmp(o->load_format, "dummy") == 0) {
-        dummy_options made = dummy_of(o);
+        dummy_options made = dummy_of(m, o);
         status = checkpoint_open_dummy_draft(m->files, own ? NULL : name, &made, err);
     } else if (!own) {
         status = checkpoint_open_draft(m->files, name, err);
     }
     if (status != HY_OK) return status;
-    return model_drafter_open(m->files, m->formats.draft, o->on_progress, o->user, &m->weights, err);
+    return model_drafter_open(m->files, scales_of(m, o), m->formats.draft, o->on_progress, o->user, &m->weights, err);
 }
 
 static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *err)
@@ -91,6 +106,7 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
         status = cache_layout_make(&m->weights.shape, m->formats.main, m->formats.index, &m->layout, err);
     if (status == HY_OK) status = open_pool(m, o, err);
     if (status == HY_OK) status = list_maps(m, err);
+    uint64_t seed;
     if (status != HY_OK) return status;
     if (o->gpu_wgmma_rows < 0)
         return error_at(err, HY_USAGE, "--gpu-wgmma-rows", "--gpu-wgmma-rows cannot be %d", o->gpu_wgmma_rows);
@@ -101,6 +117,7 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
         .pool = m->pool,
         .files = m->maps,
         .file_count = m->map_count,
+        .made = checkpoint_made(m->files, &seed),
         .shard = {.ranks = 1, .head_end = m->weights.shape.kv_heads, .expert_end = m->weights.shape.experts},
         .gpu_wgmma_rows = m->gpu_wgmma_rows,
         .on_progress = o->on_progress,
@@ -141,9 +158,12 @@ static hy_status open_checkpoint(hy_model *m, const char *path, const hy_model_o
 {
     const char *format = o->load_format && *o->load_format ? o->load_format : "auto";
     if (strcmp(format, "dummy") == 0) {
-        dummy_options made = dummy_of(o);
+        dummy_options made = dummy_of(m, o);
         return checkpoint_open_dummy(path, &made, &m->files, err);
     }
+    if (o->dummy_layers != 0 || o->dummy_expert_layers != 0)
+        return error_at(err, HY_USAGE, "--layers",
+                        "only random weights come with some of a model's layers: --load-format dummy");
     if (strcmp(format, "auto") != 0 && strcmp(format, "safetensors") != 0)
         return error_at(err, HY_USAGE, "--load-format", "--load-format '%.40s': choose auto, safetensors or dummy",
                         format);
@@ -158,10 +178,10 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
     if (!m->ops)
         return error_at(err, HY_USAGE, "--backend", "there is no backend '%.40s': choose one of %s", backend,
                         ops_names);
-    bool stream = o->weights && strcmp(o->weights, "stream") == 0;
     hy_status status = open_checkpoint(m, path, o, err);
     if (status == HY_OK) status = copy_names(m, path, err);
-    if (status == HY_OK) status = model_weights_open(m->files, stream, o->on_progress, o->user, &m->weights, err);
+    if (status == HY_OK)
+        status = model_weights_open(m->files, scales_of(m, o), o->on_progress, o->user, &m->weights, err);
     if (status == HY_OK) status = resolve_attention(m, o->attention, err);
     if (status == HY_OK) status = resolve_length(m, o->max_model_len, err);
     if (status == HY_OK)
@@ -249,6 +269,9 @@ void hy_model_describe(const hy_model *model, hy_model_info *info)
         model->files ? checkpoint_tensor_count(model->files, false) : 0; /* none: a stand-in of the tests */
     for (size_t i = 0; i < tensors; i++) info->weight_bytes += checkpoint_tensor_at(model->files, i, false)->bytes;
     describe_drafter(model, info);
+    ops_loaded loaded = {0};
+    if (model->ops->loaded) model->ops->loaded(model->backend, &loaded);
+    info->load_bytes = loaded.bytes, info->load_seconds = loaded.seconds, info->load_way = loaded.way;
     for (int i = 0; i < s->layers; i++) {
         info->cache_bytes_per_token += 2 * (uint64_t)s->kv_heads * cache_vector_bytes(l->main, s->head_dim);
         if (s->layer[i].sparse) info->cache_bytes_per_token += cache_vector_bytes(l->index, s->index_dim);

@@ -14,20 +14,23 @@ typedef struct model_weights {
     uint64_t parameters; /* logical weights */
 } model_weights;
 
+/* Who looks at block scales before they are used: model_weights_open, but for routed experts those who stream them, or the
+ * backend at its opening. */
+typedef enum model_scales { MODEL_SCALES_HERE, MODEL_SCALES_STREAMED, MODEL_SCALES_BACKEND } model_scales;
+
 /*
- * Collects the weights of every layer by role, checks their scales and counts them; those of routed experts are left to
- * the one who streams them. on_progress counts tensors. HY_BAD_MODEL with the tensor's name; on failure nothing is left
- * allocated.
+ * Collects the weights of every layer by role, checks their scales and counts them. What a backend makes (checkpoint_made) is
+ * not looked at. on_progress counts tensors. HY_BAD_MODEL with the tensor's name; on failure nothing is left allocated.
  */
-hy_status model_weights_open(const checkpoint *c, bool stream, hy_progress_fn on_progress, void *user, model_weights *out,
-                             hy_error *err);
+hy_status model_weights_open(const checkpoint *c, model_scales scales, hy_progress_fn on_progress, void *user,
+                             model_weights *out, hy_error *err);
 /* The same without data, from the published layout of a scheme: formats and shapes. */
 hy_status model_weights_shape(const config *c, layout_scheme scheme, model_weights *out, hy_error *err);
 void model_weights_close(model_weights *w);
 
 /* The drafter's part (drafter.c): `w` gets one, with its context in `cache`; model_weights_close frees it. Of a checkpoint, whose
  * tensors must be those that its config implies (HY_BAD_MODEL names the first that is not) ... */
-hy_status model_drafter_open(const checkpoint *c, cache_format cache, hy_progress_fn on_progress, void *user,
+hy_status model_drafter_open(const checkpoint *c, model_scales scales, cache_format cache, hy_progress_fn on_progress, void *user,
                              model_weights *w, hy_error *err);
 /* ... or of shapes without data. `target` and `d` belong together. */
 hy_status model_drafter_shape(const config *target, const draft_config *d, cache_format cache, model_weights *w,

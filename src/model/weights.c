@@ -10,7 +10,8 @@
 /* Where weights go while they are collected. The first failure stays. */
 typedef struct collector {
     const checkpoint *files;
-    bool stream; /* scales of routed experts are checked when they are read */
+    model_scales scales;
+    bool made; /* large weights are not there */
     model_weights *out;
     progress progress;
     hy_error *err;
@@ -31,9 +32,9 @@ static void take(collector *c, weight_role role, int layer, int expert, weight *
     else
         snprintf(name, sizeof name, "layer %d, %s", layer, weight_role_name(role));
     /* Vectors and the router; large matrices are checked as they are prepared. */
-    if (out->rows == 1 || role == ROLE_ROUTER) c->status = checkpoint_check_values(out, name, c->err);
+    if (out->rows == 1 || (role == ROLE_ROUTER && !c->made)) c->status = checkpoint_check_values(out, name, c->err);
     if (c->status != HY_OK) return;
-    if (c->stream && routed) { /* block scales are checked as they are read */
+    if (c->made || c->scales == MODEL_SCALES_BACKEND || (c->scales == MODEL_SCALES_STREAMED && routed)) {
         c->status = checkpoint_check_global(out, name, c->err);
     } else {
         c->status = checkpoint_check_scales(out, name, c->err);
@@ -89,14 +90,14 @@ static void take_feed(collector *c, int i, ops_layer *l)
     }
     take(c, ROLE_ROUTER, i, 0, &l->router);
     take(c, ROLE_ROUTER_BIAS, i, 0, &l->router_bias);
-    /* Of streamed experts a few scalars are read, far apart: reading ahead would read them whole. */
-    if (c->stream) expect_random(c->files, true);
+    /* Of experts that others look at a few scalars are read, far apart: reading ahead would read them whole. */
+    if (c->scales != MODEL_SCALES_HERE) expect_random(c->files, true);
     for (int e = 0; e < cfg->experts; e++) {
         take(c, ROLE_EXPERT_GATE, i, e, &l->expert_gate[e]);
         take(c, ROLE_EXPERT_UP, i, e, &l->expert_up[e]);
         take(c, ROLE_EXPERT_DOWN, i, e, &l->expert_down[e]);
     }
-    if (c->stream) expect_random(c->files, false);
+    if (c->scales != MODEL_SCALES_HERE) expect_random(c->files, false);
     if (!cfg->shared_expert) return;
     take(c, ROLE_SHARED_GATE, i, 0, &l->shared_gate);
     take(c, ROLE_SHARED_UP, i, 0, &l->shared_up);
@@ -167,12 +168,14 @@ static hy_status make_layers(const config *c, model_weights *w, uint64_t *tensor
     return HY_OK;
 }
 
-hy_status model_weights_open(const checkpoint *files, bool stream, hy_progress_fn on_progress, void *user,
+hy_status model_weights_open(const checkpoint *files, model_scales scales, hy_progress_fn on_progress, void *user,
                              model_weights *out, hy_error *err)
 {
+    uint64_t seed;
     const config *cfg = checkpoint_config(files);
     model_weights w = {.shape = model_shape(cfg)};
-    collector c = {.files = files, .stream = stream, .out = &w, .err = err};
+    collector c = {.files = files, .scales = scales, .out = &w, .err = err};
+    c.made = checkpoint_made(files, &seed) != NULL;
     c.progress = (progress){.fn = on_progress, .user = user, .what = "checking weights", .unit = "tensors"};
     c.status = make_layers(cfg, &w, &c.progress.total, err);
     if (c.status == HY_OK) {

@@ -731,7 +731,8 @@ hy_status gpu_wait(gpu *g, hy_error *err)
 
 gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_read, gpu_copy,
                    gpu_fill,  gpu_find,  gpu_launch, nullptr,   nullptr,   gpu_wait, nullptr,
-                   nullptr,   nullptr,   nullptr,   nullptr,    nullptr,   nullptr,  nullptr};
+                   nullptr,   nullptr,   nullptr,   nullptr,    nullptr,   nullptr,  nullptr,
+                   nullptr,   nullptr,   nullptr,   nullptr,    nullptr};
 
 } // namespace
 

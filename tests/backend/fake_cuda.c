@@ -7,6 +7,7 @@
 
 #include "backend/cuda/driver_api.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,9 @@ struct CUevent_st {
 
 EXPORT fake_cuda_state fake_cuda = {.devices = 1, .memory = (size_t)1 << 30};
 
+/* Copies and events are several threads', as the driver's. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void run(struct CUstream_st *s, size_t count)
 {
     for (; s->done < count; s->done++) {
@@ -59,8 +63,10 @@ static void run(struct CUstream_st *s, size_t count)
 static int add(struct CUstream_st *s, work w)
 {
     if (fake_cuda.fault) return fake_cuda.fault;
+    pthread_mutex_lock(&lock);
     if (s->count == s->room) s->queue = realloc(s->queue, (s->room = s->room * 2 + 16) * sizeof *s->queue);
     s->queue[s->count++] = w;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -135,7 +141,8 @@ EXPORT int cuMemFree_v2(uint64_t address)
 }
 EXPORT int cuMemAllocHost_v2(void **memory, size_t bytes)
 {
-    return !(*memory = calloc(1, bytes));
+    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return !*memory;
 }
 EXPORT int cuMemFreeHost(void *memory)
 {
@@ -187,8 +194,10 @@ EXPORT int cuEventDestroy_v2(struct CUevent_st *e)
 EXPORT int cuEventRecord(struct CUevent_st *e, struct CUstream_st *s)
 {
     if (fake_cuda.fault) return fake_cuda.fault;
+    pthread_mutex_lock(&lock);
     *e = (struct CUevent_st){.stream = s, .behind = s->count, .timed = e->timed, .time = fake_cuda.launches};
     fake_cuda.events += e->timed;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 EXPORT int cuEventRecordWithFlags(struct CUevent_st *e, struct CUstream_st *s, unsigned flags)
@@ -212,10 +221,11 @@ EXPORT int cuDriverGetVersion(int *version)
 EXPORT int cuEventQuery(struct CUevent_st *e)
 {
     if (fake_cuda.fault) return fake_cuda.fault;
-    if (!e->stream || e->stream->done >= e->behind) return 0;
-    if (e->asked++ < 2) return 600;
-    run(e->stream, e->behind);
-    return 0;
+    pthread_mutex_lock(&lock);
+    bool over = !e->stream || e->stream->done >= e->behind, now = !over && e->asked++ >= 2;
+    if (now) run(e->stream, e->behind);
+    pthread_mutex_unlock(&lock);
+    return over || now ? 0 : 600;
 }
 EXPORT int cuModuleLoadData(void **module, const void *image)
 {

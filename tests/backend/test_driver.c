@@ -3,9 +3,13 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
+
+#include "base/file.h"
 
 #include "backend/cuda/fatbins.h"
 #include "backend/cuda/gpu.h"
+#include "backend/cuda/upload.h"
 #include "backend/fake_cuda.h"
 
 static fake_cuda_state *fake;
@@ -288,6 +292,106 @@ static void test_fault(void **state)
     close_gpu(g);
 }
 
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+/* Both halves of two lanes in turn, read behind all of it. */
+static void test_lanes(void **state)
+{
+    (void)state;
+    enum { PIECES = 24, BYTES = 100003 };
+    gpu *g = open_gpu();
+    uint8_t *device = take(g, PIECES * BYTES), *host = random_bytes(PIECES * BYTES), *back = malloc(PIECES * BYTES);
+    hy_error err = {0};
+    check(g->calls->lanes_open(g, 2, &err), &err);
+    for (int i = 0; i < PIECES; i++) {
+        uint8_t *half = g->calls->lane_take(g, i % 2);
+        assert_int_equal((uintptr_t)half % 4096, 0);
+        memcpy(half + 5, host + i * BYTES, BYTES);
+        g->calls->lane_send(g, i % 2, device + i * BYTES, half + 5, BYTES);
+    }
+    g->calls->lanes_join(g);
+    g->calls->read(g, device, back, PIECES * BYTES);
+    assert_memory_equal(back, host, PIECES * BYTES);
+    g->calls->lanes_close(g);
+    check(g->calls->lanes_open(g, 1, &err), &err); /* what is left open is closed with the GPU */
+    fake->fault = 700;
+    assert_null(g->calls->lane_take(g, 0));
+    fake->fault = 0;
+    g->calls->free(g, device);
+    free(host), free(back);
+    close_gpu(g);
+}
+
+/* Pieces of a file and of memory, of all sizes, with several threads; then a file that ends too early, and a wish to stop. */
+static bool stop(void *user, const char *what, uint64_t done, uint64_t total, const char *unit)
+{
+    (void)what, (void)done, (void)total, (void)unit;
+    *(int *)user += 1;
+    return false;
+}
+
+static void test_upload(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 16, 4095, 4096, 4097, 70001, (4 << 20) - 8192, (4 << 20) + 1, (9 << 20) + 77};
+    enum { SIZES = sizeof sizes / sizeof *sizes, BYTES = 24 << 20 };
+    gpu *g = open_gpu();
+    char name[] = "/tmp/hayate-upload-XXXXXX";
+    uint8_t *host = random_bytes(BYTES);
+    int fd = mkstemp(name), asked = 0;
+    assert_int_equal(write(fd, host, BYTES), BYTES);
+    file_map map;
+    hy_error err = {0};
+    check(file_map_open(name, &map, &err), &err);
+    weight_file file = {name, map.data, map.size};
+    ops_options options = {.files = &file, .file_count = 1};
+    check(threads_open(3, &options.pool, &err), &err);
+    progress report = {.total = 1};
+    upload *u = NULL;
+    for (int memory = 0; memory < 2; memory++) {
+        const uint8_t *from = memory ? host : map.data;
+        uint8_t *device[SIZES], *back = malloc(BYTES);
+        size_t all = 0;
+        check(upload_open(g, &options, &report, &u, &err), &err);
+        for (int i = 0; i < SIZES; i++) device[i] = take(g, sizes[i] + 16);
+        for (int i = 0; i < SIZES; i++, all += sizes[i - 1])
+            check(upload_add(u, device[i], from + all + (size_t)i, sizes[i], &err), &err);
+        check(upload_run(u, &err), &err);
+        check(upload_run(u, &err), &err); /* nothing is left */
+        assert_int_equal(upload_bytes(u), all);
+        assert_non_null(upload_way(u));
+        all = 0;
+        for (int i = 0; i < SIZES; i++, all += sizes[i - 1]) {
+            g->calls->read(g, device[i], back, sizes[i] + 16);
+            assert_memory_equal(back, host + all + i, sizes[i]);
+            for (size_t n = 0; n < 16; n++) assert_int_equal(back[sizes[i] + n], 0);
+            g->calls->free(g, device[i]);
+        }
+        upload_close(u);
+        free(back);
+    }
+    uint8_t *device = take(g, BYTES);
+    report = (progress){.fn = stop, .user = &asked, .total = BYTES};
+    check(upload_open(g, &options, &report, &u, &err), &err);
+    check(upload_add(u, device, map.data, BYTES, &err), &err);
+    assert_int_equal(upload_run(u, &err), HY_CANCELLED);
+    assert_true(asked > 0);
+    upload_close(u);
+    report = (progress){.total = 1};
+    check(upload_open(g, &options, &report, &u, &err), &err);
+    assert_int_equal(ftruncate(fd, 8 << 20), 0);
+    check(upload_add(u, device, map.data, BYTES, &err), &err);
+    assert_int_equal(upload_run(u, &err), HY_FAILED);
+    assert_non_null(strstr(err.message, "it was cut while in use"));
+    upload_close(u);
+    g->calls->free(g, device);
+    threads_close(options.pool);
+    file_map_close(&map);
+    close(fd), unlink(name);
+    free(host);
+    close_gpu(g);
+}
+
 int main(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -299,7 +403,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_memory), cmocka_unit_test(test_beside),
         cmocka_unit_test(test_launches),        cmocka_unit_test(test_graphs), cmocka_unit_test(test_records),
-        cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_fault),           cmocka_unit_test(test_lanes),  cmocka_unit_test(test_upload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

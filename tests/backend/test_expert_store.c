@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "backend/cpu/expert_store.h"
-#include "backend/cpu/file_reads.h"
+#include "backend/file_reads.h"
 #include "base/file.h"
 
 enum { LAYERS = 4, EXPERTS = 8 }; /* layer 0 has no experts */

@@ -101,6 +101,71 @@ static void a_seed_decides_every_byte(void **state)
     checkpoint_close(other);
 }
 
+/* Where another makes the weights, what is left of them is a hole, has its description, and the rest is as it would be. */
+static void made_elsewhere(void **state)
+{
+    (void)state;
+    config c = small();
+    hy_error err = {0};
+    uint64_t seed;
+    checkpoint *written = write_and_open(&c, "whole", &(synth_options){.scheme = SCHEME_M31, .seed = 9, .drafter = true});
+    checkpoint *made = NULL;
+    dummy_options o = {.seed = 9, .copies = 1 << 30, .elsewhere = true};
+    if (checkpoint_open_dummy(path("whole"), &o, &made, &err) != HY_OK) fail_msg("%s", err.message);
+    if (checkpoint_open_dummy_draft(made, NULL, &o, &err) != HY_OK) fail_msg("%s", err.message);
+    const synth_made *list = checkpoint_made(made, &seed);
+    assert_non_null(list);
+    assert_int_equal(seed, 9);
+    assert_null(checkpoint_made(written, &seed));
+    size_t holes = 0;
+    for (int draft = 0; draft < 2; draft++)
+        for (size_t i = 0; i < checkpoint_tensor_count(made, draft); i++) {
+            const tensor *t = checkpoint_tensor_at(made, i, draft), *u = checkpoint_tensor_at(written, i, draft);
+            const synth_piece *p = synth_made_find(list, t->data);
+            assert_string_equal(t->name, u->name);
+            assert_int_equal(t->bytes, u->bytes);
+            assert_non_null(p);
+            assert_int_equal(p->bytes, t->bytes);
+            bool hole = t->bytes > SYNTH_MADE_HERE && t->shape[0] > 1;
+            holes += hole;
+            for (size_t k = 0; k < t->bytes && hole; k++) assert_int_equal(((const uint8_t *)t->data)[k], 0);
+            if (!hole) assert_memory_equal(t->data, u->data, t->bytes);
+        }
+    assert_true(holes > 10);
+    checkpoint_close(made), checkpoint_close(written);
+}
+
+/* A geometry by its name, or some layers of it; of the real size where another makes it. */
+static void geometries(void **state)
+{
+    (void)state;
+    checkpoint *c = NULL;
+    hy_error err = {0};
+    uint64_t seed, bytes = 0;
+    dummy_options o = {.layers = 24, .with_experts = 24, .elsewhere = true};
+    if (checkpoint_open_dummy("m3.1-flash", &o, &c, &err) != HY_OK) fail_msg("%s", err.message);
+    assert_false(checkpoint_has_config(c));
+    assert_int_equal(checkpoint_config(c)->layers, 24);
+    for (int i = 0; i < 24; i++) assert_true(checkpoint_config(c)->moe[i]);
+    for (size_t i = 0; i < checkpoint_tensor_count(c, false); i++) bytes += checkpoint_tensor_at(c, i, false)->bytes;
+    assert_true(bytes > 100000000000);
+    if (checkpoint_open_dummy_draft(c, NULL, &o, &err) != HY_OK) fail_msg("%s", err.message);
+    assert_int_equal(checkpoint_check_draft(c, &err), HY_OK);
+    assert_non_null(checkpoint_made(c, &seed));
+    weight w;
+    assert_int_equal(checkpoint_weight(c, ROLE_EXPERT_UP, 23, 127, &w, &err), HY_OK);
+    assert_int_equal(w.format, WEIGHT_NVFP4);
+    assert_true(w.global > 0);
+    assert_non_null(synth_made_find(checkpoint_made(c, &seed), w.data));
+    checkpoint_close(c);
+    o = (dummy_options){.layers = 5, .with_experts = 6, .elsewhere = true};
+    assert_int_equal(checkpoint_open_dummy("m3.1-flash", &o, &c, &err), HY_USAGE);
+    o.layers = -1, o.with_experts = 0;
+    assert_int_equal(checkpoint_open_dummy("m3.1-flash", &o, &c, &err), HY_USAGE);
+    o.layers = 0;
+    assert_int_equal(checkpoint_open_dummy("m3.2-flash", &o, &c, &err), HY_BAD_MODEL);
+}
+
 static bool stop_at_once(void *user, const char *what, uint64_t done, uint64_t total, const char *unit)
 {
     (void)what, (void)unit;
@@ -379,6 +444,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_seed_decides_every_byte), cmocka_unit_test(dummies_are_the_same),
+        cmocka_unit_test(made_elsewhere),            cmocka_unit_test(geometries),
         cmocka_unit_test(files_follow_the_layout),   cmocka_unit_test(values_are_sane_in_every_scheme),
         cmocka_unit_test(codes_are_legal),           cmocka_unit_test(holes_have_size_but_no_data),
         cmocka_unit_test(failures_leave_nothing),    cmocka_unit_test(wrong_places_are_refused),

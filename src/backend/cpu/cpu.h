@@ -24,7 +24,7 @@
 #include "backend/cpu/blocks.h"
 #include "backend/cpu/draft.h"
 #include "backend/cpu/expert_store.h"
-#include "backend/cpu/file_reads.h"
+#include "backend/file_reads.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
 #include "backend/host.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "backend/cpu/file_reads.h"
+#include "backend/file_reads.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"

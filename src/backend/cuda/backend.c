@@ -61,6 +61,11 @@ static uint64_t memory_free_bytes(const ops_backend *b)
     return now.free;
 }
 
+static void loaded(const ops_backend *b, ops_loaded *out)
+{
+    *out = b->loaded;
+}
+
 static const char *variant(const ops_backend *b, char out[OPS_VARIANT])
 {
     int n = snprintf(out, OPS_VARIANT, "%.40s, sm_%d%d", b->info.name, b->info.major, b->info.minor);
@@ -71,9 +76,12 @@ static const char *variant(const ops_backend *b, char out[OPS_VARIANT])
 
 const hy_ops ops_cuda = {
     .name = "cuda",
+    .makes_weights = true,
+    .checks_scales = true,
     .open = cuda_open,
     .close = cuda_close,
     .measure = cuda_measure,
+    .loaded = loaded,
     .memory_free = memory_free_bytes,
     .variant = variant,
     .cache_open = cuda_cache_open,

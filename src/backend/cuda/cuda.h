@@ -6,7 +6,7 @@
  *     backend.c          ops_cuda: opening and closing, what it refuses
  *     measure.c          memory by arithmetic
  *     bench.h, bench.c   what a GPU can do and how long launches take, for hayate bench
- *     weights.c          weights into the GPU's memory
+ *     weights.c          weights into the GPU's memory; upload.c: from files and the host's memory, many pieces at once
  *     cache.c            blocks in the GPU's memory
  *     step.c             a step: rows and tensors, begin, finish, launches
  *     tensors.c          tensor_read and tensor_write
@@ -49,6 +49,13 @@ typedef struct cuda_draft_layer {
     kernel_weight input_norm, post_norm, q, k, v, o, q_norm, k_norm, gate, up, down;
 } cuda_draft_layer;
 
+/* While weights are loaded, weights.c's. */
+struct cuda_loading {
+    struct upload *upload; /* owned */
+    const void *tables;    /* device, of made weights */
+    uint64_t made, reported; /* bytes */
+};
+
 struct ops_backend {
     const ops_model *model; /* borrowed */
     ops_options options;
@@ -65,6 +72,8 @@ struct ops_backend {
     void **owned; /* device memory of all weights, [owned_count] */
     size_t owned_count, owned_room;
     uint64_t weight_bytes;
+    struct cuda_loading *loading; /* NULL otherwise */
+    ops_loaded loaded;
 };
 
 /* sample.c's lists, host: rows that the GPU picks and what it picked; what is left to the host. */
@@ -92,7 +101,7 @@ struct ops_step {
     uint8_t *rows_memory; /* device, what begin writes in one copy; `rows_host` is the same in host memory */
     uint8_t *rows_host;
     size_t rows_bytes;    /* of both; they grow with what steps bring */
-    uint8_t *logits_read; /* host, [R]: sample.c's: whether the row of host_logits is that of the last `head`; 0: it is not */
+    uint8_t *logits_read; /* host, [R], sample.c: whether a row of host_logits is that of the last `head`; 0: no */
     cuda_picks picks;
 
     float *x;               /* [T, hidden] */
@@ -139,7 +148,8 @@ extern hy_status (*cuda_open_gpu)(gpu **g, hy_error *err);
 /* measure.c: bytes of the weights, and of a step on a GPU of the largest kind. */
 void cuda_measure(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out);
 
-/* Weights into device memory that the backend owns. WEIGHT_NONE gives an empty struct. */
+/* Weights into device memory that the backend owns; while it loads, they are there when their layer has come. WEIGHT_NONE gives
+ * an empty struct. */
 hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, kernel_weight *out, hy_error *err);
 hy_status cuda_weights_open(ops_backend *b, hy_error *err); /* all of the model */
 void cuda_weights_close(ops_backend *b);

@@ -43,6 +43,12 @@ typedef struct slot {
     cu_event event;
 } slot;
 
+/* Two halves of pinned memory in turn: `next` is the one that is taken next. */
+typedef struct lane {
+    slot half[2];
+    int next;
+} lane;
+
 typedef struct driver_gpu {
     gpu base;
     const driver_api *api;
@@ -72,6 +78,12 @@ typedef struct driver_gpu {
     pthread_mutex_t beside_lock;
     cu_stream beside;
     slot beside_slot;
+
+    /* While weights are loaded; a lane is its thread's. */
+    cu_stream load;
+    cu_event loaded;
+    lane *lane; /* [lanes] */
+    int lanes;
 
     pthread_mutex_t error_lock;
     hy_error error; /* the first */
@@ -327,6 +339,115 @@ static void driver_write_beside(gpu *g, void *device, const void *host, size_t b
     pthread_mutex_unlock(&d->beside_lock);
 }
 
+/* ---- Pinned memory ------------------------------------------------------------------------------------------------
+ */
+
+static void close_slot(const driver_gpu *d, slot *s)
+{
+    if (s->data) d->api->free_host(s->data);
+    if (s->event) d->api->event_destroy(s->event);
+}
+
+static cu_result open_slot(const driver_gpu *d, slot *s, size_t bytes)
+{
+    void *memory = NULL;
+    cu_result r = d->api->alloc_host(&memory, bytes);
+    s->data = memory;
+    return r == CU_OK ? d->api->event_create(&s->event, CU_EVENT_WITHOUT_TIME) : r;
+}
+
+/* The word that looks like a version in the first line of what the kernel's module says of itself. */
+static void module_version(char out[32])
+{
+    char line[256] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
+    if (f) fclose(f);
+    for (char *rest = line, *word; (word = strtok_r(rest, " \t\n", &rest));)
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) {
+            snprintf(out, 32, "%.31s", word);
+            return;
+        }
+}
+
+/* What is said of the GPU and not needed. */
+static void read_about(driver_gpu *d)
+{
+    const driver_api *api = d->api;
+    int cache = 0, clock = 0, memory = 0, version = 0;
+    if (api->device_attribute(&cache, CU_DEVICE_CACHE, d->device) == CU_OK) d->info.cache = (size_t)cache;
+    if (api->device_attribute(&clock, CU_DEVICE_CLOCK, d->device) == CU_OK) d->info.clock = 1e3 * clock;
+    if (api->device_attribute(&memory, CU_DEVICE_MEMORY_CLOCK, d->device) == CU_OK) d->info.clock_memory = 1e3 * memory;
+    if (api->version && api->version(&version) == CU_OK)
+        snprintf(d->info.cuda, sizeof d->info.cuda, "%d.%d", version / 1000 % 1000, version % 1000 / 10);
+    module_version(d->info.driver);
+    d->info.archs = cuda_fatbin_archs;
+}
+
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+static void driver_lanes_close(gpu *g)
+{
+    driver_gpu *d = self(g);
+    if (!d->lane) return;
+    driver_wait(g, NULL);
+    d->api->context_set(d->context); /* also after an error */
+    for (int i = 0; i < d->lanes; i++)
+        for (int n = 0; n < 2; n++) {
+            if (d->lane[i].half[n].event) wait_for(d, d->lane[i].half[n].event);
+            close_slot(d, &d->lane[i].half[n]);
+        }
+    if (d->loaded) d->api->event_destroy(d->loaded);
+    if (d->load) d->api->stream_destroy(d->load);
+    memory_free(d->lane);
+    d->lane = NULL, d->load = NULL, d->loaded = NULL;
+}
+
+static hy_status driver_lanes_open(gpu *g, int lanes, hy_error *err)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return driver_wait(g, err);
+    d->lane = memory_zeroed((size_t)lanes, sizeof *d->lane);
+    if (!d->lane) return error_memory(err, "loading weights", (size_t)lanes * sizeof *d->lane);
+    d->lanes = lanes;
+    cu_result r = d->api->stream_create(&d->load, CU_STREAM_NON_BLOCKING);
+    if (r == CU_OK) r = d->api->event_create(&d->loaded, CU_EVENT_WITHOUT_TIME);
+    for (int i = 0; i < 2 * lanes && r == CU_OK; i++) r = open_slot(d, &d->lane[i / 2].half[i % 2], GPU_LANE_BYTES);
+    if (r == CU_OK) return HY_OK;
+    hy_status status = fail(d, r, "taking pinned memory", err);
+    driver_lanes_close(g);
+    return status;
+}
+
+static uint8_t *driver_lane_take(gpu *g, int number)
+{
+    driver_gpu *d = self(g);
+    slot *half = &d->lane[number].half[d->lane[number].next];
+    return enter(d) && wait_for(d, half->event) ? half->data : NULL;
+}
+
+static void driver_lane_send(gpu *g, int number, void *device, const uint8_t *from, size_t bytes)
+{
+    driver_gpu *d = self(g);
+    lane *l = &d->lane[number];
+    if (!enter(d)) return;
+    if (keep_failure(d, d->api->stream_wait_event(d->load, d->moved, 0), "waiting") &&
+        keep_failure(d, d->api->to_device((cu_address)(uintptr_t)device, from, bytes, d->load), "a write"))
+        keep_failure(d, d->api->event_record(l->half[l->next].event, d->load), "a step");
+    l->next ^= 1;
+}
+
+static void driver_lanes_join(gpu *g)
+{
+    driver_gpu *d = self(g);
+    if (!enter(d)) return;
+    pthread_mutex_lock(&d->lock);
+    flush(d);
+    if (keep_failure(d, d->api->event_record(d->loaded, d->load), "a step"))
+        keep_failure(d, d->api->stream_wait_event(d->stream, d->loaded, 0), "waiting");
+    pthread_mutex_unlock(&d->lock);
+}
+
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
 static unsigned bucket_of(const char *name)
@@ -562,18 +683,13 @@ static void driver_info(gpu *g, gpu_info *out)
     if (enter(d)) d->api->memory_info(&out->free, &out->memory);
 }
 
-static void close_slot(const driver_gpu *d, slot *s)
-{
-    if (s->data) d->api->free_host(s->data);
-    if (s->event) d->api->event_destroy(s->event);
-}
-
 static void driver_close(gpu *g)
 {
     driver_gpu *d = self(g);
     if (!d) return;
     if (d->context) {
         if (d->done) driver_wait(g, NULL);
+        driver_lanes_close(g);
         d->api->context_set(d->context);
         launches_close(d->launches);
         launches_close(d->recording);
@@ -616,6 +732,11 @@ static const gpu_calls calls = {
     .launch = driver_launch,
     .read_beside = driver_read_beside,
     .write_beside = driver_write_beside,
+    .lanes_open = driver_lanes_open,
+    .lanes_close = driver_lanes_close,
+    .lane_take = driver_lane_take,
+    .lane_send = driver_lane_send,
+    .lanes_join = driver_lanes_join,
     .wait = driver_wait,
     .mark = driver_mark,
     .between = driver_between,
@@ -626,42 +747,6 @@ static const gpu_calls calls = {
     .forget = driver_forget,
     .link = driver_link,
 };
-
-static cu_result open_slot(const driver_gpu *d, slot *s)
-{
-    void *memory = NULL;
-    cu_result r = d->api->alloc_host(&memory, SLOT_BYTES);
-    s->data = memory;
-    return r == CU_OK ? d->api->event_create(&s->event, CU_EVENT_WITHOUT_TIME) : r;
-}
-
-/* The word that looks like a version in the first line of what the kernel's module says of itself. */
-static void module_version(char out[32])
-{
-    char line[256] = "";
-    FILE *f = fopen("/proc/driver/nvidia/version", "r");
-    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
-    if (f) fclose(f);
-    for (char *rest = line, *word; (word = strtok_r(rest, " \t\n", &rest));)
-        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) {
-            snprintf(out, 32, "%.31s", word);
-            return;
-        }
-}
-
-/* What is said of the GPU and not needed. */
-static void read_about(driver_gpu *d)
-{
-    const driver_api *api = d->api;
-    int cache = 0, clock = 0, memory = 0, version = 0;
-    if (api->device_attribute(&cache, CU_DEVICE_CACHE, d->device) == CU_OK) d->info.cache = (size_t)cache;
-    if (api->device_attribute(&clock, CU_DEVICE_CLOCK, d->device) == CU_OK) d->info.clock = 1e3 * clock;
-    if (api->device_attribute(&memory, CU_DEVICE_MEMORY_CLOCK, d->device) == CU_OK) d->info.clock_memory = 1e3 * memory;
-    if (api->version && api->version(&version) == CU_OK)
-        snprintf(d->info.cuda, sizeof d->info.cuda, "%d.%d", version / 1000 % 1000, version % 1000 / 10);
-    module_version(d->info.driver);
-    d->info.archs = cuda_fatbin_archs;
-}
 
 static cu_result open_device(driver_gpu *d)
 {
@@ -682,8 +767,8 @@ static cu_result open_device(driver_gpu *d)
     if (r == CU_OK) r = api->event_create(&d->done, CU_EVENT_WITHOUT_TIME);
     if (r == CU_OK) r = api->event_create(&d->moved, CU_EVENT_WITHOUT_TIME);
     if (r == CU_OK) r = launches_open(api, d->stream, d->info.major >= 9, &d->launches);
-    for (int i = 0; i < SLOTS && r == CU_OK; i++) r = open_slot(d, &d->slot[i]);
-    return r == CU_OK ? open_slot(d, &d->beside_slot) : r;
+    for (int i = 0; i < SLOTS && r == CU_OK; i++) r = open_slot(d, &d->slot[i], SLOT_BYTES);
+    return r == CU_OK ? open_slot(d, &d->beside_slot, SLOT_BYTES) : r;
 }
 
 static hy_status open_modules(driver_gpu *d, hy_error *err)

@@ -37,6 +37,8 @@ typedef struct gpu_info {
     const char *archs;          /* that the program has kernels for, "sm_80 sm_90a"; borrowed */
 } gpu_info;
 
+enum { GPU_LANE_BYTES = 4 << 20 };
+
 typedef struct gpu_calls {
     void (*close)(gpu *g);
     void (*info)(gpu *g, gpu_info *out);
@@ -77,6 +79,18 @@ typedef struct gpu_calls {
     void (*forget)(gpu *g, gpu_record *record); /* NULL is nothing */
     /* Seconds in which `bytes` come to the device from the host's pinned memory: those of one slot, over and over. */
     double (*link)(gpu *g, void *device, size_t bytes);
+
+    /*
+     * Loading: each of `lanes` threads has a lane of its own, pinned memory in two halves. lane_take: the half that is not in
+     * use, of GPU_LANE_BYTES and aligned to 4 KiB, when what was sent of it is on the device; NULL after an error. lane_send:
+     * its bytes go to the device behind the fills and writes asked for before, on a stream of the lanes. lanes_join: what is
+     * asked for next comes behind all that was sent. lanes_close waits. NULL, all five: write instead.
+     */
+    hy_status (*lanes_open)(gpu *g, int lanes, hy_error *err);
+    void (*lanes_close)(gpu *g);
+    uint8_t *(*lane_take)(gpu *g, int lane);
+    void (*lane_send)(gpu *g, int lane, void *device, const uint8_t *from, size_t bytes);
+    void (*lanes_join)(gpu *g);
 } gpu_calls;
 
 struct gpu {

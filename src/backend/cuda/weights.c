@@ -2,6 +2,10 @@
  * Weights into the GPU's memory: the bytes of the file, rows padded with zeros to a multiple of 16; F16 as fp32,
  * vectors as fp32. The routed experts of a layer lie one behind the other, each from a multiple of 256 bytes on, so
  * that a kernel finds expert e without a table.
+ *
+ * They come through upload.c, a layer's all at once, or are made there (kernels/synth.cu). What has come is looked at
+ * by kernels/check.cu, as the CPU looks when it packs: matrices that products read, and neither vectors nor embeddings,
+ * which are looked at before or taken as they are on every backend. What it found is read once, at the end.
  */
 #include "backend/cuda/cuda.h"
 
@@ -9,10 +13,16 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "backend/cuda/kernels/check.h"
+#include "backend/cuda/kernels/synth.h"
+#include "backend/cuda/upload.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memory.h"
+#include "checkpoint/synth_made.h"
 
 enum { ROW_PADDING = 16, ALIGNMENT = 256 };
 
@@ -63,30 +73,47 @@ static hy_status take(ops_backend *b, size_t bytes, const char *what, void **out
     return status;
 }
 
-typedef struct fetching {
-    const uint8_t *data;
-    size_t bytes;
-} fetching;
-
-enum { FETCH_BYTES = 1 << 20, PAGE_BYTES = 4096 };
-
-static void fetch(void *arg, int64_t first, int64_t last, int worker)
+/* A grid that fills the GPU some times over with blocks for `pieces` of work, and no more. */
+static int blocks_for(const ops_backend *b, uint64_t pieces, int block)
 {
-    const fetching *f = arg;
-    (void)worker;
-    for (int64_t i = first; i < last; i++) {
-        size_t end = (size_t)(i + 1) * FETCH_BYTES;
-        for (size_t at = (size_t)i * FETCH_BYTES; at < end && at < f->bytes; at += PAGE_BYTES)
-            (void)*(const volatile uint8_t *)(f->data + at);
-    }
+    uint64_t blocks = (pieces + (uint64_t)block - 1) / (uint64_t)block, most = 8 * (uint64_t)b->info.processors;
+    return (int)(blocks < most ? blocks : most);
 }
 
-/* Pages of a mapped file are brought in by all threads: one alone waits for each longer than it takes to copy it. */
-static void bring_in(const ops_backend *b, const void *data, size_t bytes)
+static void launch(const ops_backend *b, const char *name, int x, int y, int block, const void *args, size_t bytes)
 {
-    fetching f = {data, bytes};
-    if (b->options.pool && bytes > 2 * FETCH_BYTES)
-        threads_run(b->options.pool, (int64_t)((bytes + FETCH_BYTES - 1) / FETCH_BYTES), 1, fetch, &f);
+    const gpu_kernel *kernel = b->gpu->calls->kernel(b->gpu, name);
+    if (kernel && x > 0 && y > 0) b->gpu->calls->launch(b->gpu, kernel, (const int[3]){x, y, 1}, block, 0, args, bytes);
+}
+
+_Static_assert((int)SYNTH_OF_F32 == (int)SYNTH_F32 && (int)SYNTH_OF_E2M1 == (int)SYNTH_E2M1 &&
+                   (int)SYNTH_OF_E4M3_SCALE == (int)SYNTH_E4M3_SCALE && (int)SYNTH_NORMALS == (int)SYNTH_QUANTILES,
+               "kernels and host make the same weights");
+
+static void make(const ops_backend *b, const synth_piece *p, void *device)
+{
+    const synth_stream *from = &p->stream;
+    synth_args args;
+    memset(&args, 0, sizeof args);
+    args.tables = b->loading->tables, args.out = device, args.key = from->key, args.bytes = p->bytes;
+    args.kind = (int32_t)from->kind, args.mean = from->mean, args.deviation = from->deviation;
+    args.scale_low = from->scale_low, args.scale_up = from->scale_up;
+    launch(b, "hy_synth", blocks_for(b, (p->bytes + SYNTH_PIECE - 1) / SYNTH_PIECE, SYNTH_THREADS), 1, SYNTH_THREADS,
+           &args, sizeof args);
+}
+
+/* Bytes of the host to the GPU: made there, listed, or written. */
+static hy_status put_bytes(ops_backend *b, const void *host, size_t bytes, void *device, hy_error *err)
+{
+    const synth_piece *p = b->loading ? synth_made_find(b->options.made, host) : NULL;
+    if (p && p->bytes == bytes && !p->stream.constant) {
+        make(b, p, device);
+        b->loading->made += bytes;
+        return HY_OK;
+    }
+    if (b->loading) return upload_add(b->loading->upload, device, host, bytes, err);
+    b->gpu->calls->write(b->gpu, device, host, bytes);
+    return HY_OK;
 }
 
 /* The file's bytes to `data` and `scales`; padding is zero already. */
@@ -103,10 +130,10 @@ static hy_status put(ops_backend *b, const weight *w, void *data, void *scales, 
         memory_free(row);
         return HY_OK;
     }
-    bring_in(b, w->data, (size_t)w->rows * weight_row_data(w));
-    calls->write(b->gpu, data, w->data, (size_t)w->rows * weight_row_data(w));
-    if (w->scales) calls->write(b->gpu, scales, w->scales, (size_t)w->rows * weight_row_scales(w));
-    return HY_OK;
+    hy_status status = put_bytes(b, w->data, (size_t)w->rows * weight_row_data(w), data, err);
+    if (status == HY_OK && w->scales)
+        status = put_bytes(b, w->scales, (size_t)w->rows * weight_row_scales(w), scales, err);
+    return status;
 }
 
 hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, kernel_weight *out, hy_error *err)
@@ -131,6 +158,14 @@ hy_status cuda_weight_load(ops_backend *b, const weight *w, const char *what, ke
 
 /* ---- All of a model ---------------------------------------------------------------------------------------------- */
 
+/* A weight that is to be looked at when it has come, or as many as a layer has experts. */
+typedef struct checking {
+    char name[96];
+    check_args args;
+    int32_t count;
+    weight_format format;
+} checking;
+
 typedef struct loading {
     ops_backend *backend;
     hy_error *err;
@@ -138,6 +173,10 @@ typedef struct loading {
     int layer;        /* whose weights come; -1: none */
     bool drafter;
     progress report;
+    struct cuda_loading of_backend;
+    checking *check; /* [checks], of which the first `checked` are launched */
+    size_t checks, checked, check_room;
+    uint32_t *found; /* device */
 } loading;
 
 static const char *name_of(const loading *l, const char *what, char name[96])
@@ -148,18 +187,86 @@ static const char *name_of(const loading *l, const char *what, char name[96])
     return name;
 }
 
-static void report(loading *l, const weight *w)
+/* Of a file more is refused: what its format has no use for. */
+static bool is_of_file(const ops_options *o, const void *data)
 {
-    if (l->status == HY_OK && !progress_add(&l->report, weight_bytes(w)))
-        l->status = error_set(l->err, HY_CANCELLED, "preparing the weights was stopped");
+    uint64_t at;
+    return weight_file_find(o->files, o->file_count, data, &at) != NULL;
 }
 
-static void load(loading *l, const weight *w, const char *what, kernel_weight *out)
+/* `count` weights like w, one behind the other at `there`, are to be looked at. Made ones are as they should be. */
+static void check_later(loading *l, const weight *w, const kernel_weight *there, int32_t count, const char *what)
+{
+    const ops_options *o = &l->backend->options;
+    if (l->status != HY_OK || w->format == WEIGHT_NONE || synth_made_find(o->made, w->data)) return;
+    if (!memory_reserve((void **)&l->check, &l->check_room, l->checks + 1, sizeof *l->check)) {
+        l->status = error_memory(l->err, "the list of weights", sizeof *l->check);
+        return;
+    }
+    place p = place_of(w);
+    checking *c = &l->check[l->checks++];
+    *c = (checking){.count = count, .format = w->format};
+    name_of(l, what, c->name);
+    memset(&c->args, 0, sizeof c->args);
+    c->args.data = there->data, c->args.scales = there->scales, c->args.bytes = (int64_t)p.data;
+    c->args.scale_bytes = (int64_t)p.scales, c->args.format = there->format;
+    c->args.strict = is_of_file(o, w->scales), c->args.found = l->found;
+    c->args.number = c == l->check ? 1 : c[-1].args.number + (uint32_t)c[-1].count;
+}
+
+/* What is listed comes, and is looked at. */
+static void bring(loading *l)
+{
+    if (l->status == HY_OK) l->status = upload_run(l->of_backend.upload, l->err);
+    for (; l->checked < l->checks && l->status == HY_OK; l->checked++) {
+        const checking *c = &l->check[l->checked];
+        int64_t bytes = (c->format == WEIGHT_NVFP4 ? 0 : c->args.bytes) + c->args.scale_bytes;
+        launch(l->backend, "hy_check", blocks_for(l->backend, (uint64_t)bytes / 16, CHECK_THREADS), c->count,
+               CHECK_THREADS, &c->args, sizeof c->args);
+    }
+}
+
+/* What was found, when all of them have been looked at. */
+static void judge(loading *l)
+{
+    uint32_t found = 0;
+    char expert[32] = "";
+    if (l->status != HY_OK) return;
+    l->backend->gpu->calls->read(l->backend->gpu, l->found, &found, sizeof found);
+    l->status = l->backend->gpu->calls->wait(l->backend->gpu, l->err);
+    for (size_t i = 0; i < l->checks && found && l->status == HY_OK; i++) {
+        const checking *c = &l->check[i];
+        uint32_t n = found - c->args.number;
+        if (n >= (uint32_t)c->count) continue;
+        if (c->count > 1) snprintf(expert, sizeof expert, ", expert %u", n);
+        l->status = error_at(l->err, HY_BAD_MODEL, c->name,
+                             "%s%s: its %s weights hold %s: the file is damaged, download it again", c->name, expert,
+                             weight_format_name(c->format), weight_fault(c->format));
+    }
+}
+
+/* Bytes that do not go through the list. */
+static void report_made(loading *l)
+{
+    uint64_t made = l->of_backend.made - l->of_backend.reported;
+    l->of_backend.reported = l->of_backend.made;
+    if (l->status == HY_OK && made && !progress_add(&l->report, made))
+        l->status = error_set(l->err, HY_CANCELLED, "loading the weights was stopped");
+}
+
+/* Rows of embeddings are read token by token, and not looked at. */
+static void load_rows(loading *l, const weight *w, const char *what, kernel_weight *out)
 {
     char name[96];
     if (l->status != HY_OK) return;
     l->status = cuda_weight_load(l->backend, w, name_of(l, what, name), out, l->err);
-    report(l, w);
+    report_made(l);
+}
+
+static void load(loading *l, const weight *w, const char *what, kernel_weight *out)
+{
+    load_rows(l, w, what, out);
+    check_later(l, w, out, 1, what);
 }
 
 /* A vector as fp32. */
@@ -206,7 +313,7 @@ static hy_status load_experts_of(loading *l, const weight *w, const char *what, 
     for (size_t e = 0; e < experts && status == HY_OK && l->status == HY_OK; e++) {
         values[e] = factor_of(&w[e]);
         status = put(b, &w[e], (uint8_t *)data + e * p.data, scales ? scales + e * p.scales : NULL, l->err);
-        report(l, &w[e]);
+        report_made(l);
     }
     if (status == HY_OK) b->gpu->calls->write(b->gpu, factor, values, experts * sizeof *values);
     memory_free(values);
@@ -228,9 +335,12 @@ static void load_experts(loading *l, const ops_layer *from, cuda_layer *to)
     const char *what[] = {"experts, gate", "experts, up", "experts, down"};
     kernel_weight *out[] = {&to->gate, &to->up, &to->down};
     char name[96];
-    for (int i = 0; i < 3 && l->status == HY_OK; i++)
+    for (int i = 0; i < 3 && l->status == HY_OK; i++) {
         l->status = load_experts_of(l, w[i], name_of(l, what[i], name), out[i], &to->expert_bytes[i],
                                     &to->expert_scale_bytes[i], &to->factors[i]);
+        check_later(l, w[i], out[i], l->backend->model->experts, what[i]);
+    }
+    bring(l);
     if (l->status == HY_OK) l->status = cuda_feed_prepare(l->backend, to, name_of(l, "experts", name), l->err);
 }
 
@@ -288,7 +398,7 @@ static void load_or_share(loading *l, const weight *w, const weight *target, con
     if (w->data == target->data)
         *out = *there;
     else
-        load(l, w, what, out);
+        load_rows(l, w, what, out);
 }
 
 static void load_drafter(loading *l)
@@ -308,8 +418,9 @@ static void load_drafter(loading *l)
     load_vector(l, &d->final_norm, m->hidden, "final norm", &b->draft_final_norm);
     load_or_share(l, &d->embed, &m->embed, &b->embed, "embedding", &b->draft_embed);
     load_or_share(l, &d->head, &m->head, &b->head, "lm_head", &b->draft_head);
+    if (d->head.data != m->head.data) check_later(l, &d->head, &b->draft_head, 1, "lm_head");
     if (d->markov_rank > 0) {
-        load(l, &d->markov_in, "markov_w1", &b->markov_in);
+        load_rows(l, &d->markov_in, "markov_w1", &b->markov_in);
         load(l, &d->markov_out, "markov_w2", &b->markov_out);
     }
     if (d->confidence.format != WEIGHT_NONE) {
@@ -390,26 +501,72 @@ uint64_t cuda_weights_bytes(const ops_model *m)
     return matrices_bytes(m, device_bytes);
 }
 
+/* The list, the tables of random numbers, the place of what is found. */
+static void open_loading(loading *l)
+{
+    ops_backend *b = l->backend;
+    const gpu_calls *calls = b->gpu->calls;
+    struct cuda_loading *of = &l->of_backend;
+    const synth_made *made = b->options.made;
+    void *found = NULL, *tables = NULL;
+    l->status = upload_open(b->gpu, &b->options, &l->report, &of->upload, l->err);
+    if (l->status == HY_OK) l->status = calls->alloc(b->gpu, ALIGNMENT, "the check of the weights", &found, l->err);
+    l->found = found;
+    if (l->status == HY_OK && made) {
+        l->status = calls->alloc(b->gpu, sizeof(synth_lookup), "random numbers", &tables, l->err);
+        if (tables) calls->write(b->gpu, tables, &made->tables, sizeof(synth_lookup));
+    }
+    of->tables = tables;
+    b->loading = of;
+}
+
+_Static_assert(offsetof(synth_tables, e2m1) == offsetof(synth_lookup, e2m1), "the tables begin alike");
+
+static void close_loading(loading *l)
+{
+    ops_backend *b = l->backend;
+    b->gpu->calls->free(b->gpu, l->found);
+    b->gpu->calls->free(b->gpu, (void *)(uintptr_t)l->of_backend.tables);
+    upload_close(l->of_backend.upload);
+    free(l->check);
+    b->loading = NULL;
+}
+
+static void tell(const loading *l, double seconds)
+{
+    ops_loaded *out = &l->backend->loaded;
+    char bytes[32], rate[32];
+    bool made = l->of_backend.made > upload_bytes(l->of_backend.upload);
+    *out = (ops_loaded){.bytes = l->of_backend.made + upload_bytes(l->of_backend.upload),
+                        .seconds = seconds,
+                        .way = made ? "made on the GPU" : upload_way(l->of_backend.upload)};
+    log_line(HY_LOG_INFO, "weights on the GPU: %s in %.2f s, %s/s, %s", memory_text(out->bytes, bytes), out->seconds,
+             memory_text((uint64_t)((double)out->bytes / seconds), rate), out->way);
+}
+
 hy_status cuda_weights_open(ops_backend *b, hy_error *err)
 {
     const ops_model *m = b->model;
     char need[32], room[32];
     uint64_t bytes = cuda_weights_bytes(m);
+    double begin = clock_seconds();
     if (bytes > b->info.free)
         return error_set(err, HY_NO_FIT, "the weights take %s of the GPU's memory, which has %s free",
                          memory_text(bytes, need), memory_text(b->info.free, room));
     loading l = {.backend = b, .err = err, .layer = -1};
     l.report = (progress){.fn = b->options.on_progress,
                           .user = b->options.user,
-                          .what = "preparing weights",
+                          .what = b->options.made ? "making weights" : "loading weights",
                           .unit = "bytes",
                           .total = matrices_bytes(m, file_bytes)};
     b->layer = memory_zeroed((size_t)m->layers, sizeof *b->layer);
     if (!b->layer) return error_memory(err, "the layers", (size_t)m->layers * sizeof *b->layer);
+    open_loading(&l);
     load_frequencies(&l, m->rope_theta, m->rotary_dim, &b->frequency);
     if (m->drafter) load_frequencies(&l, m->drafter->rope_theta, m->drafter->rotary_dim, &b->draft_frequency);
-    load(&l, &m->embed, "embedding", &b->embed);
+    load_rows(&l, &m->embed, "embedding", &b->embed);
     load_or_share(&l, &m->head, &m->embed, &b->embed, "lm_head", &b->head);
+    check_later(&l, &m->head, &b->head, 1, "lm_head");
     load_vector(&l, &m->final_norm, m->hidden, "final norm", &b->final_norm);
     for (int i = 0; i < m->layers; i++) {
         l.layer = i;
@@ -417,7 +574,11 @@ hy_status cuda_weights_open(ops_backend *b, hy_error *err)
     }
     l.layer = -1;
     load_drafter(&l);
+    bring(&l);
+    judge(&l);
     if (l.status == HY_OK) progress_end(&l.report);
+    if (l.status == HY_OK) tell(&l, clock_seconds() - begin);
+    close_loading(&l);
     return l.status;
 }
 

@@ -6,8 +6,8 @@
  * thread. It goes through io_uring where the program was built with liburing and the kernel permits it; otherwise a read
  * is a pread in the thread that waits for it, and there are more threads.
  */
-#ifndef HAYATE_BACKEND_CPU_FILE_READS_H
-#define HAYATE_BACKEND_CPU_FILE_READS_H
+#ifndef HAYATE_BACKEND_FILE_READS_H
+#define HAYATE_BACKEND_FILE_READS_H
 
 #include "checkpoint/tensor.h"
 
@@ -25,6 +25,11 @@ typedef struct read_piece {
     size_t bytes;
 } read_piece;
 
+enum { READ_ALIGN = 4096 }; /* what direct reads are aligned to: a multiple of the logical block of every common device */
+
+/* Reads a piece and waits, into memory of its bytes and 2 * READ_ALIGN more, aligned to READ_ALIGN; the piece begins at
+ * out + *lead. From any thread. Errors as the next. */
+hy_status read_files_into(const read_files *files, const read_piece *piece, uint8_t *out, size_t *lead, hy_error *err);
 /* Reads a piece and waits. HY_FAILED with the file's name and the reason; also where the file ends too early. */
 hy_status read_files_piece(const read_files *files, const read_piece *piece, void *out, hy_error *err);
 

@@ -1,6 +1,6 @@
 /* O_DIRECT is not in POSIX. */
 #define _GNU_SOURCE
-#include "backend/cpu/file_reads.h"
+#include "backend/file_reads.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,8 +18,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* What direct reads are aligned to: a multiple of the logical block of every common device. */
-enum { ALIGN = 4096 };
+enum { ALIGN = READ_ALIGN };
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
@@ -159,6 +158,13 @@ void read_files_close(read_files *f)
 bool read_files_direct(const read_files *files)
 {
     return files->direct;
+}
+
+hy_status read_files_into(const read_files *f, const read_piece *p, uint8_t *out, size_t *lead, hy_error *err)
+{
+    read_range r = range_of(p);
+    *lead = r.lead;
+    return read_rest(f, p, &r, out, 0, err);
 }
 
 hy_status read_files_piece(const read_files *f, const read_piece *p, void *out, hy_error *err)
