@@ -1,12 +1,15 @@
 /*
  * See cuda_emulated.h. A block runs like this: the scheduler switches to the first ready lane of a warp; a lane that
  * waits switches straight to the next ready lane of its warp; when none is left, back to the scheduler, which goes on
- * with the next warp and opens the barrier when all are there. An error switches to the scheduler and never back: the
+ * with the next warp and opens the barrier when all are there. Of a KERNEL_TOGETHER all blocks are there from the start,
+ * each with its own fibers, and the scheduler goes round all their warps; a thread that counts for other blocks or waits
+ * for them hands the turn on. An error switches to the scheduler and never back: the
  * stacks are used again, and kernels own nothing.
  */
 #undef _FORTIFY_SOURCE /* it takes a long jump from one stack to another for an attack */
 #include "backend/cuda_emulated.h"
 #include "backend/cuda_emulated.cuh"
+#include "backend/cuda_emulated_stack.h"
 
 extern "C" {
 #include "base/error.h"
@@ -41,74 +44,11 @@ cuda_emulated_settings cuda_emulated = {CUDA_EMULATED_FORWARD, 1, (size_t)3 << 3
 
 namespace {
 
-enum { LANES = 32, MOST_THREADS = 1024, PAGE = 4096, ALIGN = 256, MOST_SHARED = 227 * 1024, MOST_ARGS = 4096 };
+enum { LANES = 32, MOST_THREADS = 1024, MOST_FIBERS = 8192 };
+enum { PAGE = 4096, ALIGN = 256, MOST_SHARED = 227 * 1024, MOST_ARGS = 4096 };
 constexpr size_t ARENA = (size_t)1 << 38;
 constexpr size_t STACK = SANITIZED ? 256 * 1024 : 96 * 1024;
 constexpr unsigned char RED = 0xD5;
-
-/* ---- Switching stacks -------------------------------------------------------------------------------------------- */
-
-#if defined __x86_64__
-/* What the System V convention lets a function keep, on the stack that is left; the way back is the return address. It
- * is jumped to: a processor predicts a return to where the last call came from, which is another fiber. */
-extern "C" void emulated_switch(void **from, void *to);
-asm(R"(
-    .text
-    .globl emulated_switch
-    .hidden emulated_switch
-    .type emulated_switch,@function
-emulated_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    popq %rcx
-    jmp *%rcx
-    .size emulated_switch, .-emulated_switch
-)");
-struct context {
-    void *sp;
-};
-void context_make(context *c, char *top, void (*entry)())
-{
-    void **sp = (void **)top;
-    *--sp = nullptr; /* where a caller's return address would be: the stack is 8 off 16 at entry */
-    *--sp = (void *)entry;
-    for (int i = 0; i < 6; i++) *--sp = nullptr;
-    c->sp = sp;
-}
-inline void context_switch(context *from, context *to)
-{
-    emulated_switch(&from->sp, to->sp);
-}
-#else
-#include <ucontext.h>
-struct context {
-    ucontext_t u;
-};
-void context_make(context *c, char *top, void (*entry)())
-{
-    getcontext(&c->u);
-    c->u.uc_stack.ss_sp = top - STACK / 2;
-    c->u.uc_stack.ss_size = STACK / 2;
-    c->u.uc_link = nullptr;
-    makecontext(&c->u, entry, 0);
-}
-inline void context_switch(context *from, context *to)
-{
-    swapcontext(&from->u, &to->u);
-}
-#endif
 
 /* ---- State ------------------------------------------------------------------------------------------------------- */
 
@@ -158,28 +98,50 @@ std::mutex turn; /* of everything below: there is one emulated thread at a time 
 emulated::kernel *kernels;
 std::vector<std::pair<const char *, long>> launches;
 
-fiber fibers[MOST_THREADS];
-warp warps[MOST_THREADS / LANES];
+/* What run_blocks keeps of a block while another one has the turn. */
+struct block_state {
+    emulated::index3 index;
+    int exited, at_barrier;
+    emulated::place barrier_at;
+    uint64_t serial;
+    char *dynamic; /* its shared memory */
+    int order[MOST_THREADS / LANES];
+};
+
+/* What a thread waits for that other blocks bring. */
+struct waiting {
+    emulated::place at;
+    const char *what;
+    uint32_t there, least;
+    emulated::index3 block;
+    int thread;
+};
+
+fiber fibers[MOST_FIBERS]; /* those of a block lie one behind the other */
+warp warps[MOST_FIBERS / LANES];
 context scheduler;
 #if SANITIZED
 void *scheduler_fake;
 const void *scheduler_stack;
 size_t scheduler_stack_bytes; /* 0 until the first fiber of a launch has seen where it came from */
 #endif
-int threads, exited, at_barrier;
+int threads, exited, at_barrier; /* this and what follows: of the block that has the turn */
 emulated::place barrier_at, parked_at;
 const char *parked_in;
 int current; /* fiber */
 const emulated::kernel *running;
 const void *running_args;
-uint64_t block_serial;
+uint64_t block_serial, serial_now; /* of all blocks; of the one that has the turn */
 emulated::shared_memory *entered;
-char *dynamic_pages; /* MOST_SHARED and a guard page */
+std::vector<char *> dynamic_pages; /* MOST_SHARED and a guard page, for each block that there is at once */
 char *dynamic_start;
 size_t dynamic_bytes;
 machine *here;
 cuda_emulated_order order_now;
 uint64_t launch_serial;
+int64_t grid_blocks;
+uint64_t moves; /* that any thread got on: a barrier, an exchange, a count, an end */
+waiting last_wait;
 sigjmp_buf escape;
 char failure[512];
 bool failed;
@@ -273,6 +235,13 @@ inline void pass_on(int me, warp *w)
     context_switch(&fibers[me].where, &fibers[to].where);
 }
 
+/* The running fiber could go on and lets the others run first: its warp's, then all. */
+void hand_on(int me, warp *w)
+{
+    uint32_t later = w->ready & (~1u << slot_of(me));
+    go(me, later ? (int)((unsigned)me & ~(LANES - 1u)) + __builtin_ctz(later) : -1);
+}
+
 void fiber_main()
 {
 #if SANITIZED
@@ -284,6 +253,7 @@ void fiber_main()
     uint32_t bit = 1u << slot_of(current);
     w->live &= ~bit, w->ready &= ~bit;
     exited++;
+    moves++;
     pass_on(current, w);
     abort();
 }
@@ -326,54 +296,109 @@ void wake(int warp_index)
     warp *w = &warps[warp_index];
     for (uint32_t left = w->parked; left; left &= left - 1) {
         const fiber *f = &fibers[warp_index * LANES + __builtin_ctz(left)];
-        if (f->until(f->until_what)) w->ready |= left & -left, w->parked &= ~(left & -left);
+        if (f->until(f->until_what)) w->ready |= left & -left, w->parked &= ~(left & -left), moves++;
     }
 }
 
-void run_block()
+/* Shared memory of the n-th block that there is at once. */
+char *dynamic_of(size_t n)
 {
-    block_serial++;
-    emulated::hopper_begin();
-    entered = nullptr;
-    exited = at_barrier = 0;
-    parked_in = nullptr;
-    if (dynamic_bytes) memset(dynamic_start, 0xFF, dynamic_bytes);
-    int count = threads / LANES, order[MOST_THREADS / LANES];
+    size_t bytes = (MOST_SHARED + PAGE - 1) / PAGE * PAGE;
+    while (dynamic_pages.size() <= n) {
+        char *p = (char *)mmap(nullptr, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                               -1, 0);
+        if (p == MAP_FAILED) abort();
+        mprotect(p + bytes, PAGE, PROT_NONE);
+        dynamic_pages.push_back(p);
+    }
+    return dynamic_pages[n] + bytes - dynamic_bytes;
+}
+
+/* Block `number` of the grid at its first line, with the fibers from `first` on. */
+void start_block(block_state *b, int64_t number, size_t n)
+{
+    int first = (int)n * threads, count = threads / LANES;
+    *b = {};
+    b->index = {(unsigned)(number % gridDim.x), (unsigned)(number / gridDim.x % gridDim.y),
+                (unsigned)(number / gridDim.x / gridDim.y)};
+    b->serial = ++block_serial;
+    b->dynamic = dynamic_of(n);
+    if (dynamic_bytes) memset(b->dynamic, 0xFF, dynamic_bytes);
     uint64_t seed = mixed(cuda_emulated.seed * 0x9E3779B97F4A7C15 + block_serial);
-    make_order(order, count, seed);
+    make_order(b->order, count, seed);
     for (int i = 0; i < count; i++) {
-        warp *w = &warps[i];
+        warp *w = &warps[first / LANES + i];
         w->live = w->ready = ~0u, w->meeting = w->barrier = w->parked = 0;
         make_order(w->lane, LANES, seed + (uint64_t)(i + 1) * 0x2545F4914F6CDD1D);
         for (int s = 0; s < LANES; s++) {
-            fiber *f = &fibers[i * LANES + s];
+            int k = i * LANES + s;
+            fiber *f = &fibers[first + k];
             f->index = i * LANES + w->lane[s];
             f->copies.clear();
             f->group = 0;
             /* Tops at different lines, or all stacks would share a few sets of the first cache. */
-            size_t colour = (size_t)((i * LANES + s) * 7 % 61) * 64;
-            context_make(&f->where, f->stack + STACK - 64 - colour, fiber_main);
+            size_t colour = (size_t)(k * 7 % 61) * 64;
+            context_make(&f->where, f->stack + STACK - 64 - colour, STACK / 2, fiber_main);
         }
     }
-    while (exited < threads && !failed) {
-        bool progress = false;
-        for (int i = 0; i < count && !failed; i++) {
-            warp *w = &warps[order[i]];
-            if (w->parked) wake(order[i]);
-            if (!w->ready) continue;
-            progress = true;
-            go(-1, order[i] * LANES + __builtin_ctz(w->ready));
+}
+
+/* Each warp of the block that has the turn, once. False: none could go on. */
+bool turn_of_block(const block_state *b, int first)
+{
+    bool progress = false;
+    int count = threads / LANES;
+    warp *own = warps + first / LANES;
+    for (int i = 0; i < count && !failed; i++) {
+        int which = b->order[i];
+        if (own[which].parked) wake(first / LANES + which);
+        if (!own[which].ready) continue;
+        progress = true;
+        go(-1, first + which * LANES + __builtin_ctz(own[which].ready));
+    }
+    if (!failed && at_barrier && at_barrier + exited == threads) {
+        at_barrier = 0;
+        for (int i = 0; i < count; i++) own[i].ready = own[i].barrier, own[i].barrier = 0;
+        moves++;
+        progress = true;
+    }
+    return progress;
+}
+
+/* `count` blocks of the grid, from `first` on in steps of `step`, at the same time. */
+void run_blocks(int64_t first, int64_t step, size_t count)
+{
+    enum { PATIENCE = 3 }; /* rounds in which nobody gets on */
+    static std::vector<block_state> blocks;
+    int idle = 0;
+    blocks.resize(count);
+    entered = nullptr;
+    parked_in = nullptr;
+    emulated::hopper_begin();
+    for (size_t n = 0; n < count; n++) start_block(&blocks[n], first + (int64_t)n * step, n);
+    for (size_t left = count; left && !failed;) {
+        uint64_t before = moves;
+        for (size_t n = 0; n < count && !failed; n++) {
+            block_state *b = &blocks[n];
+            if (b->exited == threads) continue;
+            blockIdx = b->index, exited = b->exited, at_barrier = b->at_barrier, barrier_at = b->barrier_at;
+            serial_now = b->serial, dynamic_start = b->dynamic;
+            if (!turn_of_block(b, (int)n * threads) && !failed) {
+                if (emulated::hopper_go_on())
+                    moves++;
+                else if (parked_in)
+                    fail_at(&parked_at, "%s that nothing ends", parked_in);
+                else
+                    fail_at(&barrier_at, "no thread can go on");
+            }
+            b->exited = exited, b->at_barrier = at_barrier, b->barrier_at = barrier_at;
+            if (exited == threads) left--;
         }
-        if (failed) return;
-        if (at_barrier && at_barrier + exited == threads) {
-            at_barrier = 0;
-            for (int i = 0; i < count; i++) warps[i].ready = warps[i].barrier, warps[i].barrier = 0;
-        } else if (!progress && !emulated::hopper_go_on()) {
-            if (parked_in)
-                fail_at(&parked_at, "%s that nothing ends", parked_in);
-            else
-                fail_at(&barrier_at, "no thread can go on");
-        }
+        idle = moves == before ? idle + 1 : 0;
+        if (idle < PATIENCE || failed) continue;
+        blockIdx = last_wait.block, threadIdx.x = (unsigned)last_wait.thread;
+        fail_at(&last_wait.at, "waits for %s, which nobody brings: there are %u of %u", last_wait.what, last_wait.there,
+                last_wait.least);
     }
     if (!failed) emulated::hopper_end();
     for (emulated::shared_memory *m = entered; m && !failed; m = m->next)
@@ -382,6 +407,14 @@ void run_block()
                 fail_at(nullptr, "wrote %zu bytes behind the end of the shared array %s", i + 1, m->name);
                 break;
             }
+}
+
+void run_grid()
+{
+    bool back = order_now == CUDA_EMULATED_REVERSE;
+    int64_t at_once = running->together ? grid_blocks : 1;
+    for (int64_t i = 0; i < grid_blocks && !failed; i += at_once)
+        run_blocks(back ? grid_blocks - 1 - i : i, back ? -1 : 1, (size_t)at_once);
 }
 
 /* ---- Device memory ----------------------------------------------------------------------------------------------- */
@@ -655,6 +688,11 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
         return fail_at(nullptr, "its parameter has %zu bytes, the launch brings %zu", running->bytes, bytes);
     int at = host_address(m, args, bytes);
     if (at >= 0) return fail_at(nullptr, "byte %d of its parameter is an address of the host", at);
+    blockDim = {(unsigned)block, 1, 1};
+    gridDim = {(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]};
+    grid_blocks = (int64_t)grid[0] * grid[1] * grid[2];
+    if (running->together && grid_blocks * block > MOST_FIBERS)
+        return fail_at(nullptr, "%d blocks of %d threads together are more than are emulated", grid[0], block);
     count_launch(running->name);
     emulated::remember(kernel, running->name, grid, block, shared, args, bytes);
 
@@ -670,17 +708,9 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     scheduler_stack_bytes = 0;
 #endif
     threads = block;
-    fibers_need(block);
-    if (!dynamic_pages) {
-        dynamic_pages = (char *)mmap(nullptr, MOST_SHARED + 2 * PAGE, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (dynamic_pages == MAP_FAILED) abort();
-        mprotect(dynamic_pages + (MOST_SHARED + PAGE - 1) / PAGE * PAGE, PAGE, PROT_NONE);
-    }
+    fibers_need(running->together ? (int)grid_blocks * block : block);
     dynamic_bytes = (shared + 127) / 128 * 128; /* the last bytes are poison, not a fault */
-    dynamic_start = dynamic_pages + (MOST_SHARED + PAGE - 1) / PAGE * PAGE - dynamic_bytes;
-    blockDim = {(unsigned)block, 1, 1};
-    gridDim = {(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]};
+    dynamic_start = dynamic_of(0);
 
     static char signal_stack[1 << 16];
     stack_t stack = {}, old_stack;
@@ -696,14 +726,7 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     }
     touching t(m);
     if (!sigsetjmp(escape, 1)) {
-        bool back = order_now == CUDA_EMULATED_REVERSE;
-        int64_t count = (int64_t)grid[0] * grid[1] * grid[2];
-        for (int64_t i = 0; i < count && !failed; i++) {
-            int64_t b = back ? count - 1 - i : i;
-            blockIdx = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]),
-                        (unsigned)(b / grid[0] / grid[1])};
-            run_block();
-        }
+        run_grid();
     }
     if (!SANITIZED) {
         for (int i = 0; i < 3; i++) sigaction(numbers[i], &old[i], nullptr);
@@ -740,8 +763,8 @@ gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_r
 
 namespace emulated {
 
-kernel::kernel(const char *name_, size_t bytes_, void (*run_)(const void *args))
-    : name(name_), bytes(bytes_), run(run_), next(kernels)
+kernel::kernel(const char *name_, size_t bytes_, void (*run_)(const void *args), bool together_)
+    : name(name_), bytes(bytes_), run(run_), together(together_), next(kernels)
 {
     kernels = this;
 }
@@ -761,6 +784,7 @@ void warp_meet(const char *what, warp_work work, void *brought, place at)
     if (w->meeting == ~0u) {
         w->meeting = 0;
         w->ready = ~0u;
+        moves++;
         work(w->brought);
         return;
     }
@@ -779,6 +803,7 @@ void block_meet(place at)
         leave();
     }
     at_barrier++;
+    moves++;
     w->barrier |= 1u << s;
     w->ready &= ~(1u << s);
     pass_on(me, w);
@@ -808,6 +833,7 @@ void park(bool (*done)(const void *), const void *what, const char *name, place 
     warp *w = warp_of(me);
     fibers[me].until = done, fibers[me].until_what = what;
     parked_in = name, parked_at = at;
+    moves++;
     w->parked |= 1u << s;
     w->ready &= ~(1u << s);
     pass_on(me, w);
@@ -815,8 +841,12 @@ void park(bool (*done)(const void *), const void *what, const char *name, place 
 
 void shared_enter(shared_memory *m)
 {
-    if (m->block == block_serial) return;
-    m->block = block_serial;
+    if (m->block == serial_now) return;
+    if (running->together) {
+        fail_at(nullptr, "the shared array %s, of a kernel whose blocks are there together: DYNAMIC has one for each", m->name);
+        leave();
+    }
+    m->block = serial_now;
     memset(m->bytes, 0xFF, m->size);
     memset(m->bytes + m->size, RED, m->guard);
     m->next = entered;
@@ -863,6 +893,25 @@ void check_shared(const void *at, size_t bytes, const char *what, place where)
         if ((unsigned char *)p >= m->bytes && (unsigned char *)p + bytes <= m->bytes + m->size) return;
     fail_at(&where, "%s outside of shared memory", what);
     leave();
+}
+
+uint32_t count_arrival(uint32_t *at, uint32_t n, place where)
+{
+    check_global(at, sizeof *at, "arrive", where);
+    uint32_t before = *at;
+    *at = before + n, moves++;
+    hand_on(current, warp_of(current));
+    return before;
+}
+
+void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place where)
+{
+    check_global(at, sizeof *at, "await", where);
+    for (const volatile uint32_t *now = at; (int32_t)(*now - least) < 0;) {
+        last_wait = {where, what, *now, least, blockIdx, fibers[current].index};
+        hand_on(current, warp_of(current));
+    }
+    moves++;
 }
 
 void copy_start(void *shared, const void *global, bool there, place at)

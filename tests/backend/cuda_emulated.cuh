@@ -28,10 +28,11 @@ struct place {
 
 /* Registers a kernel before main. */
 struct kernel {
-    kernel(const char *name, size_t bytes, void (*run)(const void *args));
+    kernel(const char *name, size_t bytes, void (*run)(const void *args), bool together);
     const char *name;
     size_t bytes;
     void (*run)(const void *args);
+    bool together; /* all blocks of a launch are there at once */
     kernel *next;
 };
 
@@ -51,6 +52,8 @@ struct shared_memory {
 void shared_enter(shared_memory *memory);
 void *dynamic_memory();
 
+uint32_t count_arrival(uint32_t *at, uint32_t n, place where);
+void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place where);
 void copy_start(void *shared, const void *global, bool there, place at);
 void copy_close();
 void copy_finish(int left);
@@ -119,11 +122,13 @@ void hopper_end();
 
 extern emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
 
-#define KERNEL(name, args)                                                                                             \
+#define EMULATED_KERNEL(name, args, together)                                                                          \
     static void hy_##name(const args &a);                                                                              \
     static emulated::kernel hy_##name##_registered("hy_" #name, sizeof(args),                                          \
-                                                   [](const void *a) { hy_##name(*(const args *)a); });                \
+                                                   [](const void *a) { hy_##name(*(const args *)a); }, together);      \
     static void hy_##name(const args &a)
+#define KERNEL(name, args) EMULATED_KERNEL(name, args, false)
+#define KERNEL_TOGETHER(name, args, threads, blocks) EMULATED_KERNEL(name, args, true)
 #define KERNEL_OF(name, args, threads, blocks) KERNEL(name, args)
 #define DEVICE static inline
 #define UNROLL
@@ -275,6 +280,25 @@ DEVICE uint64_t clock_cycles()
 DEVICE uint64_t clock_nanoseconds()
 {
     return 10 * ++emulated_looks;
+}
+
+/* ---- Between blocks ---------------------------------------------------------------------------------------------- */
+
+DEVICE uint32_t arrive(uint32_t *at, uint32_t n, EMULATED_HERE)
+{
+    return emulated::count_arrival(at, n, EMULATED_PLACE);
+}
+DEVICE uint32_t draw(uint32_t *at, uint32_t n, EMULATED_HERE)
+{
+    return emulated::count_arrival(at, n, EMULATED_PLACE);
+}
+DEVICE void await(const uint32_t *at, uint32_t least, const char *what, EMULATED_HERE)
+{
+    emulated::wait_arrival(at, least, what, EMULATED_PLACE);
+}
+DEVICE void prefetch(const void *at, EMULATED_HERE)
+{
+    emulated::check_global(at, 1, "prefetch", EMULATED_PLACE);
 }
 
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */

@@ -1,10 +1,12 @@
 /*
  * A GPU on the CPU, for tests: the kernels of src/backend/cuda/kernels, compiled as C++, one fiber a thread, one block
- * after the other on the thread that launches.
+ * after the other on the thread that launches; of a KERNEL_TOGETHER all blocks in turns, which change where a thread
+ * counts for the others or waits for them.
  *
  * An error that `wait` returns, with kernel, block, thread and line, is
  *   - lanes of a warp that meet at different operations, or do not all come; threads at different barriers; a barrier
  *     that some never reach (threads that have returned count as there);
+ *   - an `await` for what no thread that could still run brings;
  *   - an access outside of device memory: allocations end at a page without access, and what lies between their end and
  *     that page, before their start and behind shared arrays is looked at;
  *   - copy_async, load_matrices and load_once at addresses that are not aligned or not of the right memory;

@@ -80,6 +80,34 @@ KERNEL(test_early, emulated_test_args)
     a.out[threadIdx.x] = part[((int)threadIdx.x + 1) % a.count];
 }
 
+/* Rounds of all blocks: in each a block adds what it and the next one had at its start. `in`: counters, one a round.
+ * kind 1: block 1 does not come to the second round; 2: a shared array. */
+KERNEL_TOGETHER(test_together, emulated_test_args, 64, 1)
+{
+    uint32_t *counters = (uint32_t *)(uintptr_t)a.in;
+    uint32_t *mine = DYNAMIC(uint32_t);
+    if (a.kind == 2) {
+        SHARED(float, part, 4);
+        part[0] = 1;
+    }
+    mine[threadIdx.x] = blockIdx.x; /* nobody else's */
+    for (int round = 0; round < a.count; round++) {
+        const float *from = a.out + round * (int)(gridDim.x * blockDim.x);
+        float *to = a.out + (round + 1) * (int)(gridDim.x * blockDim.x);
+        unsigned next = (blockIdx.x + 1) % gridDim.x;
+        to[blockIdx.x * blockDim.x + threadIdx.x] =
+            from[blockIdx.x * blockDim.x + threadIdx.x] + from[next * blockDim.x + threadIdx.x];
+        if (a.kind == 1 && round == 1 && blockIdx.x == 1) return;
+        BLOCK_SYNC();
+        if (threadIdx.x == 32) {
+            arrive(counters + round, 1);
+            await(counters + round, gridDim.x, "all blocks of a round");
+        }
+        BLOCK_SYNC();
+        if (mine[threadIdx.x] != blockIdx.x) a.out[0] = -1;
+    }
+}
+
 KERNEL(test_wrong, emulated_test_args)
 {
     SHARED(float, part, 40);

@@ -245,6 +245,40 @@ static void wrong_hopper(void **state)
         }
 }
 
+/* Blocks that wait for each other; that wait for one that has gone; that bring a shared array. */
+static void together(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 5, THREADS = 64, ROUNDS = 6, WIDTH = BLOCKS * THREADS };
+    static const char *const text[] = {
+        NULL,
+        "waits for all blocks of a round, which nobody brings: there are 4 of 5",
+        "the shared array part, of a kernel whose blocks are there together",
+    };
+    for (int o = 0; o < ORDERS; o++)
+        for (int kind = 0; kind < 3; kind++) {
+            static float out[ROUNDS + 1][WIDTH];
+            cuda_emulated.order = orders[o];
+            gpu *g = open_gpu();
+            emulated_test_args args = {take(g, sizeof out), take(g, ROUNDS * sizeof(uint32_t)), ROUNDS, kind};
+            for (int i = 0; i < WIDTH; i++) out[0][i] = (float)(i * i % 31);
+            g->calls->write(g, args.out, out[0], sizeof out[0]);
+            start(g, "hy_test_together", BLOCKS, THREADS, THREADS * sizeof(uint32_t), &args);
+            if (text[kind]) {
+                expect_error(g, text[kind]);
+            } else {
+                finish(g);
+                g->calls->read(g, args.out, out, sizeof out);
+                for (int r = 0; r < ROUNDS; r++)
+                    for (int i = 0; i < WIDTH; i++)
+                        assert_true(out[r + 1][i] == out[r][i] + out[r][(i + THREADS) % WIDTH]);
+            }
+            g->calls->free(g, args.out);
+            g->calls->free(g, (void *)args.in);
+            g->calls->close(g);
+        }
+}
+
 static void wrong_calls(void **state)
 {
     (void)state;
@@ -314,6 +348,7 @@ int main(void)
         cmocka_unit_test(sums),        cmocka_unit_test(lanes),         cmocka_unit_test(tensor_cores),
         cmocka_unit_test(copies),      cmocka_unit_test(early_returns), cmocka_unit_test(wrong_kernels),
         cmocka_unit_test(wrong_hopper), cmocka_unit_test(wrong_calls), cmocka_unit_test(memory),
+        cmocka_unit_test(together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

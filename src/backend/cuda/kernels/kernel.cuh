@@ -16,6 +16,10 @@
  * KERNEL_AHEAD(name, args): does not wait for the kernel before. It reads what no kernel writes, weights, and calls follow()
  * before it reads or writes anything else; all of its threads do. KERNEL_AHEAD_OF is both.
  *
+ * KERNEL_TOGETHER(name, args, threads, blocks): as KERNEL_AHEAD_OF, and its blocks exchange work by arrive() and await().
+ * Nobody promises that all of them are on the GPU at once: a wait may be only for what threads bring that already run. Its
+ * shared memory is dynamic.
+ *
  * Kernels keep to what is declared here and to plain C++ (templates too, no std, no exceptions): inline PTX and CUDA's own
  * intrinsics stand in this folder's kernel.cuh alone. Names of kernels begin with hy_ in the program: KERNEL puts it there.
  */
@@ -89,6 +93,7 @@ DEVICE uint32_t round_pair(float low, float high)
 #define KERNEL_AHEAD(name, args) extern "C" __global__ void hy_##name(const __grid_constant__ args a)
 #define KERNEL_AHEAD_OF(name, args, threads, blocks)                                                                  \
     extern "C" __global__ void __launch_bounds__(threads, blocks) hy_##name(const __grid_constant__ args a)
+#define KERNEL_TOGETHER(name, args, threads, blocks) KERNEL_AHEAD_OF(name, args, threads, blocks)
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #define DYNAMIC(type) ((type *)dynamic_shared)
@@ -200,6 +205,44 @@ DEVICE uint64_t clock_nanoseconds()
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
     return t;
 }
+
+/* ---- Between blocks ---------------------------------------------------------------------------------------------- */
+
+/* *at += n of a number in device memory that all blocks count; what was there before. For one lane of a warp, between two
+ * WARP_SYNCs: what the warp wrote before can be read by whoever sees the new number (here or in await), and behind it the
+ * warp reads what others wrote before they counted. */
+DEVICE uint32_t arrive(uint32_t *at, uint32_t n)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(n) : "memory");
+    return before;
+}
+/* The same without an order: a number that nobody else gets. */
+DEVICE uint32_t draw(uint32_t *at, uint32_t n)
+{
+    uint32_t before;
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(n) : "memory");
+    return before;
+}
+/* Until *at, which only grows, is at least that: one lane, then WARP_SYNC, and the warp reads what was written before. More
+ * than AWAIT_CYCLES (some seconds): an assertion that names `what` on stderr and ends the context. */
+#define AWAIT_CYCLES (1ll << 34)
+extern "C" __device__ void __assertfail(const char *what, const char *file, unsigned line, const char *function, size_t size);
+DEVICE void await(const uint32_t *at, uint32_t least, const char *what)
+{
+    long long begin = 0;
+    for (;;) {
+        uint32_t now;
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+        if ((int32_t)(now - least) >= 0) break;
+        if (begin == 0) begin = clock64();
+        if (clock64() - begin > AWAIT_CYCLES) __assertfail(what, "await", 0, "hayate", 1);
+        __nanosleep(32);
+    }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+/* Its 128 bytes into the second-level cache, some time. */
+DEVICE void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
