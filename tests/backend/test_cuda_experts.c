@@ -7,6 +7,7 @@
  */
 #include "backend/cuda_test.h"
 
+#include "backend/cuda/kernels/moe.h"
 #include "backend/cuda/kernels/route.h"
 #include "base/clock.h"
 
@@ -381,10 +382,10 @@ static void choice(void **state)
         route_choose_args args = {ROWS,
                                   EXPERTS,
                                   per_token,
+                                  ROW_REPLAY_ROUTES,
                                   device_put(g, logits, sizeof logits),
                                   device_put(g, bias, sizeof bias),
                                   device_put(g, flags, sizeof flags),
-                                  ROW_REPLAY_ROUTES,
                                   device_put(g, replay, sizeof replay),
                                   device_take(g, sizeof replay),
                                   device_take(g, sizeof replay)};
@@ -468,8 +469,28 @@ static inputs speed_inputs(const ops_model *m, int rows, int *distinct)
     return in;
 }
 
+typedef enum measured {
+    EXPERTS_ALONE,
+    WITH_ROUTER,
+    SHARED_ALONE, /* the shared expert in launches of its own */
+} measured;
+
+static void run_measured(const bench *b, measured what)
+{
+    if (what == WITH_ROUTER) b->ops->route(b->step, LAYER);
+    if (what != SHARED_ALONE) {
+        b->ops->experts(b->step, LAYER);
+        return;
+    }
+    ops_step *s = b->step;
+    const ops_model *m = b->model;
+    const cuda_layer *l = &b->backend->layer[LAYER];
+    cuda_glu(s, &l->shared_gate, &l->shared_up, s->normed, s->rows.count, m->swiglu_alpha, m->swiglu_limit, false, s->y, s->z);
+    cuda_project(s, &l->shared_down, s->z, s->rows.count, NULL, true, CUDA_ADD, s->x, m->hidden);
+}
+
 /* Microseconds of a call. */
-static double measure(const bench *b, const inputs *in, bool route)
+static double measure(const bench *b, const inputs *in, measured what)
 {
     static int32_t sequence[SPEED_ROWS], position[SPEED_ROWS], token[SPEED_ROWS], table[TABLE];
     static int64_t slot[SPEED_ROWS];
@@ -494,10 +515,7 @@ static double measure(const bench *b, const inputs *in, bool route)
         b->ops->tensor_write(b->step, OPS_ROUTE_WEIGHTS, 0, in->rows, in->weights);
         b->ops->tensor_read(b->step, OPS_X, 0, 1, in->x);
         double start = clock_seconds();
-        for (int i = 0; i < SPEED_CALLS; i++) {
-            if (route) b->ops->route(b->step, LAYER);
-            b->ops->experts(b->step, LAYER);
-        }
+        for (int i = 0; i < SPEED_CALLS; i++) run_measured(b, what);
         check(b->ops->finish(b->step, &err), &err);
         double time = (clock_seconds() - start) * 1e6 / SPEED_CALLS;
         if (time < best && turn > 0) best = time;
@@ -555,10 +573,21 @@ static void speed(void)
             int distinct;
             inputs in = speed_inputs(o, counts[c], &distinct);
             double matrix = 3.0 * HIDDEN * WIDTH, bytes = distinct * matrix * 9 / 16 + shared * matrix * 33 / 32;
-            double alone = measure(&b, &in, false), both = measure(&b, &in, true);
+            b.backend->apart = true;
+            double alone = measure(&b, &in, EXPERTS_ALONE), both = measure(&b, &in, WITH_ROUTER);
             printf("%4d rows, %3d experts%s: %8.1f us, %5.2f TB/s, %6.1f TFLOP/s; with the router %8.1f us\n",
                    counts[c], distinct, shared ? " and the shared one" : "", alone, bytes / alone * 1e-6,
                    2 * counts[c] * (4 + shared) * matrix / alone * 1e-6, both);
+            b.backend->apart = false;
+            for (int late = 0; late < 2 && counts[c] <= MOE_ROWS; late++) {
+                b.backend->late = late;
+                alone = measure(&b, &in, EXPERTS_ALONE), both = measure(&b, &in, WITH_ROUTER);
+                printf("     in one launch%s: %8.1f us, %5.2f TB/s; with the router %8.1f us, %5.2f TB/s\n",
+                       late ? ", weights asked for after the sums" : "", alone, bytes / alone * 1e-6, both,
+                       (bytes + 4.0 * HIDDEN * EXPERTS) / both * 1e-6);
+            }
+            b.backend->late = false;
+            if (shared) printf("     the shared expert alone: %8.1f us\n", measure(&b, &in, SHARED_ALONE));
             inputs_free(&in);
         }
         bench_close(&b);

@@ -69,6 +69,8 @@ struct ops_backend {
         confidence, confidence_bias;
     cuda_draft_layer *draft_layer; /* [drafter layers] or NULL */
     const float *frequency, *draft_frequency; /* device, [rotary_dim / 2] */
+    /* For comparisons in tests: experts in launches of their own; kernels/moe.h's `late`. */
+    bool apart, late;
     void **owned; /* device memory of all weights, [owned_count] */
     size_t owned_count, owned_room;
     uint64_t weight_bytes;
@@ -118,6 +120,7 @@ struct ops_step {
     float *attention;       /* [T, heads, head_dim] bf16 values */
     uint16_t *attention_bf16;
     void *attend_partials;  /* what attend wants beside; attend.c sizes it */
+    int routing;            /* layer + 1 whose router is still to be asked (cuda_route_now), or 0 */
     float *h;               /* [T, hidden] bf16 values */
     float *router;          /* [T, experts] logits */
     int32_t *routes;        /* [T, experts_per_token] */
@@ -237,6 +240,7 @@ void cuda_index_merge(ops_step *step, int32_t parts);
 void cuda_attend(ops_step *step, int layer);
 void cuda_attend_out(ops_step *step, int layer);
 void cuda_route(ops_step *step, int layer);
+void cuda_route_now(ops_step *step); /* the routes that cuda_route has left to cuda_experts, if it has */
 void cuda_experts(ops_step *step, int layer);
 void cuda_feed_dense(ops_step *step, int layer);
 void cuda_head(ops_step *step);

@@ -7,9 +7,15 @@
  * The experts' kernels (kernels/experts.cu) are launched for as many experts as the rows can reach at most; which ones
  * have rows is found on the device. What they keep between them is bounded by working on PIECE rows of a step at a
  * time, which changes no bit of a row.
+ *
+ * Up to MOE_ROWS rows go through one launch instead, with the same bits (kernels/moe.cu), where the weights are of the
+ * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. `route` then does the norm alone,
+ * and the routes are made with the experts, or by themselves as soon as anything else is launched or looked at
+ * (cuda_route_now).
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/experts.h"
+#include "backend/cuda/kernels/moe.h"
 #include "backend/cuda/kernels/route.h"
 #include "base/error.h"
 #include "number/nvfp4.h"
@@ -26,6 +32,10 @@ typedef struct feed_memory {
     float *factor;    /* [P] */
     uint16_t *z;      /* [P * experts_per_token, expert_width] bf16 */
     float *y;         /* [P * experts_per_token, hidden] */
+    /* Of kernels/moe.h, for the rows that it takes. */
+    int32_t *active;
+    uint32_t *counts, *up_done, *pair_done, *shared_done, *out_done;
+    float *router_parts, *gate_up, *shared_parts, *down_parts;
     size_t bytes;
 } feed_memory;
 
@@ -53,6 +63,21 @@ static feed_memory divide(const ops_step *step, void *base)
     f.factor = place(&f, base, piece, sizeof *f.factor);
     f.z = place(&f, base, members * (size_t)m->expert_width, sizeof *f.z);
     f.y = place(&f, base, members * (size_t)m->hidden, sizeof *f.y);
+
+    size_t rows = piece < MOE_ROWS ? piece : MOE_ROWS, experts = (size_t)m->experts;
+    size_t padded = (rows + MOE_PART - 1) / MOE_PART * MOE_PART, active = rows * (size_t)m->experts_per_token;
+    if (active > experts) active = experts;
+    size_t tiles = (size_t)m->expert_width / EXPERTS_TILE, shared_tiles = (size_t)m->shared_width / EXPERTS_TILE;
+    f.active = place(&f, base, experts, sizeof *f.active);
+    f.counts = place(&f, base, MOE_COUNTS, sizeof *f.counts);
+    f.up_done = place(&f, base, experts, sizeof *f.up_done);
+    f.pair_done = place(&f, base, active * tiles, sizeof *f.pair_done);
+    f.shared_done = place(&f, base, padded / MOE_PART * shared_tiles, sizeof *f.shared_done);
+    f.out_done = place(&f, base, (size_t)m->hidden / EXPERTS_TILE, sizeof *f.out_done);
+    f.router_parts = place(&f, base, padded * experts * PROJECT_SLICES, sizeof *f.router_parts);
+    f.gate_up = place(&f, base, 2 * rows * (size_t)m->experts_per_token * (size_t)m->expert_width, sizeof *f.gate_up);
+    f.shared_parts = place(&f, base, 2 * PROJECT_SLICES * padded * (size_t)m->shared_width, sizeof *f.shared_parts);
+    f.down_parts = place(&f, base, PROJECT_SLICES * padded * (size_t)m->hidden, sizeof *f.down_parts);
     return f;
 }
 
@@ -110,27 +135,55 @@ hy_status cuda_feed_prepare(ops_backend *b, cuda_layer *l, const char *what, hy_
 
 /* ---- Router ------------------------------------------------------------------------------------------------------ */
 
+/* Is the layer's feed-forward of this step one launch of kernels/moe.cu? */
+static bool together(const ops_step *step, const cuda_layer *l)
+{
+    const ops_backend *b = step->backend;
+    const kernel_weight *shared[] = {&l->shared_gate, &l->shared_up, &l->shared_down};
+    if (b->apart || step->rows.count > MOE_ROWS || MOE_SHARED > b->info.shared || !takes(b, l)) return false;
+    for (int i = 0; i < 3 && l->shared_gate.data; i++)
+        if (shared[i]->format != KERNEL_MXFP8 || shared[i]->rows % EXPERTS_TILE) return false;
+    return l->router.format == KERNEL_F32 && b->model->hidden % EXPERTS_TILE == 0;
+}
+
+static route_choose_args choose_args(const ops_step *step, int layer)
+{
+    const ops_model *m = step->backend->model;
+    const int32_t *replay = step->device_rows.replay_routes;
+    return (route_choose_args){
+        .count = step->rows.count,
+        .experts = m->experts,
+        .per_token = m->experts_per_token,
+        .scores = step->router,
+        .bias = step->backend->layer[layer].router_bias.data,
+        .flags = step->device_rows.flags,
+        .replay_flag = ROW_REPLAY_ROUTES,
+        .replay = replay ? replay + (int64_t)layer * step->rows.count * m->experts_per_token : NULL,
+        .routes = step->routes,
+        .weights = step->route_weights,
+    };
+}
+
+void cuda_route_now(ops_step *step)
+{
+    int layer = step->routing - 1;
+    if (layer < 0) return;
+    step->routing = 0;
+    const ops_model *m = step->backend->model;
+    int32_t count = step->rows.count;
+    cuda_project(step, &step->backend->layer[layer].router, step->normed, count, NULL, false, CUDA_STORE, step->router,
+                 m->experts);
+    route_choose_args args = choose_args(step, layer);
+    cuda_launch(step, "route_choose", (count + 3) / 4, 1, 1, 4 * CUDA_WARP, 0, &args, sizeof args);
+}
+
 void cuda_route(ops_step *step, int layer)
 {
     const ops_model *m = step->backend->model;
     const cuda_layer *l = &step->backend->layer[layer];
-    int32_t count = step->rows.count;
-    cuda_norm(step, step->x, &l->post_norm, m->hidden, m->norm_eps, false, count, step->normed, step->h);
-    cuda_project(step, &l->router, step->normed, count, NULL, false, CUDA_STORE, step->router, m->experts);
-    const int32_t *replay = step->device_rows.replay_routes;
-    route_choose_args args = {
-        .count = count,
-        .experts = m->experts,
-        .per_token = m->experts_per_token,
-        .scores = step->router,
-        .bias = l->router_bias.data,
-        .flags = step->device_rows.flags,
-        .replay_flag = ROW_REPLAY_ROUTES,
-        .replay = replay ? replay + (int64_t)layer * count * m->experts_per_token : NULL,
-        .routes = step->routes,
-        .weights = step->route_weights,
-    };
-    cuda_launch(step, "route_choose", (count + 3) / 4, 1, 1, 4 * CUDA_WARP, 0, &args, sizeof args);
+    cuda_norm(step, step->x, &l->post_norm, m->hidden, m->norm_eps, false, step->rows.count, step->normed, step->h);
+    step->routing = layer + 1;
+    if (!together(step, l)) cuda_route_now(step);
 }
 
 /* ---- Experts ----------------------------------------------------------------------------------------------------- */
@@ -261,9 +314,95 @@ static void run_piece(ops_step *step, const cuda_layer *l, const piece *p)
     launch_down(step, p, &down);
 }
 
+static moe_sizes sizes_of(const ops_model *m, int32_t count, bool routing, bool shared)
+{
+    moe_sizes s = {.experts = m->experts};
+    s.routes = !routing ? 0 : m->experts * (count <= MOE_FEW ? PROJECT_SLICES : divide_up(count, MOE_ROUTED));
+    s.choices = routing ? count : 1; /* or the lists alone */
+    s.pieces = divide_up(m->hidden / 16, MOE_QUANTISED);
+    s.inputs = count * s.pieces;
+    s.parts = divide_up(count, MOE_PART);
+    s.tiles = m->expert_width / EXPERTS_TILE;
+    s.out_tiles = m->hidden / EXPERTS_TILE;
+    if (!shared) return s;
+    s.shared_tiles = m->shared_width / EXPERTS_TILE;
+    s.up_slices = s.shared_tiles * s.parts * 2 * PROJECT_SLICES;
+    s.down_slices = s.out_tiles * s.parts * PROJECT_SLICES;
+    return s;
+}
+
+/* All rows of the step, and the router if that is still to be done. */
+static void run_together(ops_step *step, const cuda_layer *l, int layer)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    feed_memory f = divide(step, step->experts_scratch);
+    int32_t count = step->rows.count;
+    bool quantised = b->options.activation == MOE_ACTIVATION_NVFP4;
+    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.count, f.members};
+    const int32_t *sequence = step->device_rows.sequence;
+    moe_args args = {
+        .count = count,
+        .routing = step->routing == layer + 1,
+        .late = b->late,
+        .router = l->router.data,
+        .normed = step->normed,
+        .choose = choose_args(step, layer),
+        .plan = {lists, count, sequence, step->routes},
+        .in = {m->hidden, quantised, true, step->h, f.in, f.factor},
+        .glu = {.lists = lists,
+                .gate = of_experts(l, &l->gate, 0),
+                .up = of_experts(l, &l->up, 1),
+                .in = f.in,
+                .row_factor = quantised ? f.factor : NULL,
+                .alpha = m->swiglu_alpha,
+                .limit = m->swiglu_limit,
+                .z = f.z},
+        .down = {.lists = lists,
+                 .down = of_experts(l, &l->down, 2),
+                 .z = f.z,
+                 .factor = quantised ? NVFP4_FC2_FACTOR : 1,
+                 .y = f.y,
+                 .sum = {.count = count,
+                         .hidden = m->hidden,
+                         .per_token = m->experts_per_token,
+                         .scaling = m->routed_scaling,
+                         .sequence = sequence,
+                         .routes = step->routes,
+                         .weights = step->route_weights,
+                         .x = step->x}},
+        .shared_z = step->z,
+        .router_parts = f.router_parts,
+        .gate_up = f.gate_up,
+        .shared_parts = f.shared_parts,
+        .down_parts = f.down_parts,
+        .active = f.active,
+        .counts = f.counts,
+        .up_done = f.up_done,
+        .pair_done = f.pair_done,
+        .shared_done = f.shared_done,
+        .out_done = f.out_done,
+    };
+    args.sizes = sizes_of(m, count, args.routing, l->shared_gate.data);
+    int blocks = MOE_BLOCKS * b->info.processors;
+    if (l->shared_gate.data) {
+        args.shared_gate = l->shared_gate, args.shared_up = l->shared_up, args.shared_down = l->shared_down;
+        int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * MOE_BLOCK * 128;
+        args.ahead = (int32_t)(bytes < lines ? bytes : lines);
+    }
+    step->routing = 0;
+    cuda_launch(step, count <= MOE_FEW ? "moe_few" : "moe_many", blocks, 1, 1, MOE_BLOCK, MOE_SHARED, &args,
+                sizeof args);
+}
+
 void cuda_experts(ops_step *step, int layer)
 {
     const cuda_layer *l = &step->backend->layer[layer];
+    if (together(step, l)) {
+        if (step->routing != layer + 1) cuda_route_now(step);
+        run_together(step, l, layer);
+        return;
+    }
     for (int32_t first = 0; first < step->rows.count; first += piece_rows(step)) {
         piece p = piece_at(step, l, first);
         run_piece(step, l, &p);

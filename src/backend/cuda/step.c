@@ -247,6 +247,7 @@ void cuda_begin(ops_step *s, ops_cache *cache, const ops_rows *rows)
     s->error = (hy_error){0};
     s->cache = cache;
     s->rows = *rows;
+    s->routing = 0;
     s->logit_rows = 0;
     memset(s->logits_read, 0, (size_t)s->limits.logit_rows);
     s->device_rows = (kernel_rows){0};
@@ -278,6 +279,7 @@ hy_status cuda_finish(ops_step *s, hy_error *err)
 {
     ops_backend *b = s->backend;
     hy_error of_gpu = {0};
+    cuda_route_now(s);
     hy_status status = b->gpu->calls->wait(b->gpu, &of_gpu);
     if (s->error.status == HY_OK && status != HY_OK) s->error = of_gpu;
     atomic_store(&b->running, false);
@@ -296,6 +298,7 @@ void cuda_launch(ops_step *s, const char *name, int grid_x, int grid_y, int grid
     size_t length = strlen(name);
     if (s->error.status != HY_OK || (s->rows.count == 0 && !s->drafting)) return;
     if (grid_x <= 0 || grid_y <= 0 || grid_z <= 0) return;
+    cuda_route_now(s);
     assert(length < sizeof full - 3 && block % CUDA_WARP == 0);
     memcpy(full + 3, name, length + 1);
     const gpu_kernel *kernel = g->calls->kernel(g, full);

@@ -46,6 +46,7 @@ void cuda_tensor_read(ops_step *s, ops_tensor which, int32_t first, int32_t rows
     named t = tensor_of(s, which);
     size_t begin = (size_t)first * t.columns * 4, bytes = (size_t)rows * t.columns * 4;
     assert(first >= 0 && rows >= 0 && rows <= t.rows - first);
+    cuda_route_now(s);
     if (which == OPS_DRAFT_LOGITS)
         memcpy(out, (const uint8_t *)s->draft_logits + begin, bytes);
     else if (which == OPS_DRAFT_C || which == OPS_DRAFT_H)
@@ -60,6 +61,7 @@ void cuda_tensor_write(ops_step *s, ops_tensor which, int32_t first, int32_t row
     named t = tensor_of(s, which);
     size_t begin = (size_t)first * t.columns, count = (size_t)rows * t.columns;
     assert(first >= 0 && rows >= 0 && rows <= t.rows - first && which != OPS_DRAFT_C && which != OPS_DRAFT_H);
+    cuda_route_now(s);
     if (which == OPS_LOGITS) memset(s->logits_read, 0, (size_t)t.rows);
     if (which == OPS_DRAFT_LOGITS) {
         memcpy(s->draft_logits + begin, in, count * 4);

@@ -54,4 +54,32 @@ DEVICE float experts_code(float x, float unit, float scale)
     return float_of_e2m1(e2m1_of_float(x / unit)) * scale;
 }
 
+/* Word i of eight values: elements 2i, 2i + 1, or woven. */
+DEVICE uint32_t experts_word(const float *x, int i, bool woven)
+{
+    return woven ? bf16_pair(x[i], x[i + 4]) : bf16_pair(x[2 * i], x[2 * i + 1]);
+}
+
+/* One group of nvfp4_fc1_round_row, in place. */
+DEVICE void experts_round_group(float x[16], float factor)
+{
+    uint32_t most = 0;
+    UNROLL for (int i = 0; i < 16; i++) {
+        x[i] = round_bf16(x[i] * factor);
+        most = experts_larger(most, experts_magnitude(x[i]));
+    }
+    float scale = float_of_e4m3(nvfp4_scale(bits_float(most) / 6));
+    UNROLL for (int i = 0; i < 16; i++) x[i] = experts_code(x[i], scale, scale);
+}
+
+/* 16 inputs of a row as its experts take them; `factor`: 2688 over the row's largest magnitude, of a.quantise. */
+DEVICE void experts_in_group(const experts_in_args &a, const float h[16], float factor, uint16_t out[16])
+{
+    float x[16];
+    UNROLL for (int i = 0; i < 16; i++) x[i] = h[i];
+    if (a.quantise) experts_round_group(x, factor);
+    uint32_t *words = (uint32_t *)out;
+    UNROLL for (int i = 0; i < 8; i++) words[i] = experts_word(x + i / 4 * 8, i % 4, a.woven);
+}
+
 #endif

@@ -7,10 +7,10 @@
 /* One warp a row. */
 typedef struct route_choose_args {
     int32_t count, experts, per_token;
+    int32_t replay_flag;  /* ROW_REPLAY_ROUTES */
     float *scores;        /* [count, experts] router logits; their sigmoids afterwards */
     const float *bias;    /* [experts] */
     const uint8_t *flags; /* [count] ROW_ bits */
-    uint8_t replay_flag;  /* ROW_REPLAY_ROUTES */
     const int32_t *replay; /* [count, per_token] of the layer, or NULL */
     int32_t *routes;      /* [count, per_token] */
     float *weights;       /* [count, per_token] */

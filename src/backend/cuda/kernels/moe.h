@@ -1,0 +1,67 @@
+/* Parameters of kernels/moe.cu: a layer's router and experts for a few rows. */
+#ifndef HAYATE_BACKEND_CUDA_KERNELS_MOE_H
+#define HAYATE_BACKEND_CUDA_KERNELS_MOE_H
+
+#include "backend/cuda/kernels/experts.h"
+#include "backend/cuda/kernels/linear.h"
+#include "backend/cuda/kernels/route.h"
+
+enum {
+    MOE_BLOCK = 192,  /* threads */
+    MOE_BLOCKS = 2,   /* of a multiprocessor */
+    MOE_SHARED = MOE_BLOCK / CUDA_WARP * EXPERTS_RING_BYTES + 16, /* bytes: a ring for each warp, and a number */
+    MOE_FEW = 8,      /* rows that moe_few takes */
+    MOE_ROWS = 64,    /* rows that moe_many takes */
+    MOE_PART = 32,    /* rows that moe_many multiplies with the shared expert at once */
+    MOE_ROUTED = 8,   /* rows that the router takes at once */
+    MOE_QUANTISED = 64, /* groups of 16 inputs that are quantised at once */
+    /* Places in `counts`, a line of the cache for each. */
+    MOE_TICKET = 0,
+    MOE_ENDED = 32,
+    MOE_READY = 64,
+    MOE_ACTIVE = 96,
+    MOE_CHOSEN = 128,
+    MOE_SHARED_UP = 160,
+    MOE_ROUTER = 192, /* of 8 rows each */
+    MOE_COUNTS = 224,
+};
+
+/* How much there is to do: items of a kind, and what divides them. */
+typedef struct moe_sizes {
+    int32_t routes, choices, inputs, up_slices, down_slices;
+    int32_t experts;
+    int32_t pieces;       /* in which a row is quantised */
+    int32_t parts;        /* in which the shared expert takes the rows */
+    int32_t tiles;        /* of 16 in an expert's width, the shared expert's (0: there is none), the hidden size */
+    int32_t shared_tiles, out_tiles;
+} moe_sizes;
+
+typedef struct moe_args {
+    moe_sizes sizes;
+    int32_t count;   /* rows, at most MOE_FEW or MOE_ROWS */
+    int32_t routing; /* choose.routes and weights are made here; else they are there */
+    int32_t late;    /* a warp asks for its next weights only when it is done with what it has */
+    int32_t ahead;   /* bytes of the shared gate, and of up, that are asked for before the kernel before has ended */
+    const float *router;      /* [experts, hidden] */
+    const uint16_t *normed;   /* [count, hidden] bf16: input of router and shared expert */
+    route_choose_args choose;
+    experts_plan_args plan;
+    experts_in_args in;
+    experts_glu_args glu;
+    experts_down_args down; /* with its sum; y is [count * per_token, hidden] */
+    kernel_weight shared_gate, shared_up, shared_down; /* mxfp8, or no data */
+    uint16_t *shared_z;     /* [count, shared width] bf16 */
+    float *router_parts;    /* [rows of 8][experts][slice][8] */
+    float *gate_up;         /* [gate, up][count * per_token][width] */
+    float *shared_parts;    /* [rows of a part][tile][gate, up][slice][row][16] */
+    float *down_parts;      /* [rows of a part][tile][slice][row][16] */
+    int32_t *active;        /* [experts] that have rows, ascending */
+    /* What all blocks count, zero between launches. */
+    uint32_t *counts;      /* [MOE_COUNTS] */
+    uint32_t *up_done;     /* [experts] tiles of an active expert whose z is there */
+    uint32_t *pair_done;   /* [active experts][tile] warps that are through with gate or up */
+    uint32_t *shared_done; /* [parts][tile] slices of the shared expert's gate and up */
+    uint32_t *out_done;    /* [tile] experts and slices of the shared expert's down */
+} moe_args;
+
+#endif
