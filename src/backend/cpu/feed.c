@@ -216,13 +216,33 @@ static int64_t mixed(const glu_work *work, int64_t i)
     return after > before ? routed + before : i - before;
 }
 
+/* With few rows the plain one's items, which have twice the bytes, are shared out like the routed ones: worker k of n
+ * has the k-th part of these and then of those, each from end to end. Item i of `routed` and `plain` ones behind them.
+ */
+static int64_t shared_out(int64_t i, int64_t routed, int64_t plain, int64_t n)
+{
+    if (plain < n) return i;
+    int64_t all = routed + plain, k = i * n / all, first = (k * all + n - 1) / n; /* as threads_stage.home has it */
+    int64_t from = (k * routed + n - 1) / n, to = ((k + 1) * routed + n - 1) / n, at = from + i - first;
+    return at < to ? at : routed + first - from + at - to;
+}
+
+static int64_t glu_order(const glu_work *work, int64_t i)
+{
+    if (!work->plain) return i;
+    if (work->step->rows.count > FEW_ROWS) return mixed(work, i);
+    int last = glu_count(work) - 1;
+    glu g = glu_at(work, last);
+    return shared_out(i, work->step->glu_item[last], glu_items(work, &g), work->step->workers);
+}
+
 static void run_glus(void *arg, int64_t begin, int64_t end, int worker)
 {
     const glu_work *work = arg;
     const int64_t *item_first = work->step->glu_item;
     for (int64_t i = begin; i < end; i++) {
         int low = 0, high = glu_count(work); /* the last one that begins at or before the item, and what is behind it */
-        int64_t item = work->plain && work->step->rows.count > FEW_ROWS ? mixed(work, i) : i;
+        int64_t item = glu_order(work, i);
         while (high - low > 1) *(item_first[(low + high) / 2] <= item ? &low : &high) = (low + high) / 2;
         glu g = glu_at(work, low);
         run_glu(work, &g, item - item_first[low], worker);
@@ -411,10 +431,11 @@ static void apart_experts(void *arg, int64_t begin, int64_t end, int worker)
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     int64_t members = (int64_t)step->rows.count * m->experts_per_token;
-    for (int64_t item = begin; item < end; item++) {
-        int64_t which = item / apart_items(work);
+    int64_t per = apart_items(work), routed = step->touched_count * per, plain = work->shared ? per : 0;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t item = shared_out(i, routed, plain, step->workers), which = item / per;
         bool shared = which == step->touched_count;
-        columns c = columns_at(work, item % apart_items(work));
+        columns c = columns_at(work, item % per);
         int e = shared ? 0 : step->touched[which], rows = step->rows.count;
         const float *z = step->z, *y;
         if (shared)
