@@ -329,6 +329,55 @@ static void not_finite(void **state)
     }
 }
 
+/* Gate and up: the groups of two weights of one shape alternate in one memory and are those that each has by itself; of two
+ * shapes each has its own. A fault is told of the one that has it, and nothing is left. */
+static void pairs(void **state)
+{
+    (void)state;
+    enum { ROWS = 70, COLS = 64 };
+    uint8_t data[2][ROWS * COLS], scales[2][ROWS * 4];
+    for (int i = 0; i < ROWS * COLS; i++) data[0][i] = (uint8_t)(i * 7 % 120), data[1][i] = (uint8_t)(i * 11 % 113);
+    memset(scales, 120, sizeof scales);
+    static const char *const names[2] = {"gate", "up"};
+    static const struct {
+        weight_format format[2];
+        int rows, cols;
+        bool together;
+    } cases[] = {{{WEIGHT_MXFP8, WEIGHT_MXFP8}, ROWS, COLS, true}, {{WEIGHT_NVFP4, WEIGHT_NVFP4}, ROWS, COLS, true},
+                 {{WEIGHT_NVFP4, WEIGHT_MXFP8}, ROWS, COLS, false}, {{WEIGHT_MXFP8, WEIGHT_MXFP8}, 32, COLS, false},
+                 {{WEIGHT_NVFP4, WEIGHT_NVFP4}, ROWS, 32, true /* padded to a unit */}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        hy_error err = {0};
+        weight w[2];
+        cpu_linear l[2], own;
+        for (int i = 0; i < 2; i++)
+            w[i] = (weight){.format = cases[c].format[i], .rows = i ? cases[c].rows : ROWS, .cols = i ? cases[c].cols : COLS,
+                            .data = data[i], .scales = scales[i], .global = 1};
+        const weight *const both[2] = {&w[0], &w[1]};
+        cpu_linear *const out[2] = {&l[0], &l[1]};
+        check(cpu_linear_pack_pair(both, names, pool, NULL, 0, out, &err), &err);
+        assert_int_equal(l[1].shares, cases[c].together);
+        if (cases[c].together) assert_ptr_equal(l[1].data, l[0].data + l[0].group_bytes);
+        for (int i = 0; i < 2; i++) {
+            check(cpu_linear_pack(&w[i], "alone", pool, NULL, 0, &own, &err), &err);
+            assert_int_equal(l[i].stride, cases[c].together ? 2 * own.group_bytes : own.group_bytes);
+            for (int64_t g = 0; g < own.groups; g++)
+                assert_memory_equal(l[i].data + (size_t)g * l[i].stride, own.data + (size_t)g * own.stride, own.group_bytes);
+            cpu_linear_free(&own);
+        }
+        cpu_linear_free(&l[0]), cpu_linear_free(&l[1]);
+        for (int i = 0; i < 2; i++) { /* 0xFF: no scale of either format */
+            scales[i][9] = 0xFF;
+            assert_int_equal(cpu_linear_pack_pair(both, names, pool, NULL, 0, out, &err), HY_BAD_MODEL);
+            assert_string_equal(err.where, names[i]);
+            if (cases[c].together) assert_null(l[0].data), assert_null(l[1].data);
+            assert_null(l[i].data);
+            scales[i][9] = 120;
+            cpu_linear_free(&l[1]), cpu_linear_free(&l[0]);
+        }
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -364,6 +413,7 @@ int main(void)
         cmocka_unit_test(quantisers),
         cmocka_unit_test(every_code),
         cmocka_unit_test(not_finite),
+        cmocka_unit_test(pairs),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
