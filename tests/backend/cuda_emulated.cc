@@ -141,7 +141,7 @@ cuda_emulated_order order_now;
 uint64_t launch_serial;
 int64_t grid_blocks;
 uint64_t moves; /* that any thread got on: a barrier, an exchange, a count, an end */
-waiting last_wait;
+waiting waits;
 sigjmp_buf escape;
 char failure[512];
 bool failed;
@@ -396,9 +396,8 @@ void run_blocks(int64_t first, int64_t step, size_t count)
         }
         idle = moves == before ? idle + 1 : 0;
         if (idle < PATIENCE || failed) continue;
-        blockIdx = last_wait.block, threadIdx.x = (unsigned)last_wait.thread;
-        fail_at(&last_wait.at, "waits for %s, which nobody brings: there are %u of %u", last_wait.what, last_wait.there,
-                last_wait.least);
+        blockIdx = waits.block, threadIdx.x = (unsigned)waits.thread;
+        fail_at(&waits.at, "waits for %s, which nobody brings: there are %u of %u", waits.what, waits.there, waits.least);
     }
     if (!failed) emulated::hopper_end();
     for (emulated::shared_memory *m = entered; m && !failed; m = m->next)
@@ -908,7 +907,7 @@ void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place wh
 {
     check_global(at, sizeof *at, "await", where);
     for (const volatile uint32_t *now = at; (int32_t)(*now - least) < 0;) {
-        last_wait = {where, what, *now, least, blockIdx, fibers[current].index};
+        waits = {where, what, *now, least, blockIdx, fibers[current].index};
         hand_on(current, warp_of(current));
     }
     moves++;
