@@ -806,7 +806,9 @@ hy_status gpu_driver_open(gpu **g, hy_error *err)
     cu_result r = api->init(0);
     if (r == CU_OK) r = api->device_count(&devices);
     if (r == CU_NO_DEVICE || (r == CU_OK && devices == 0))
-        return error_set(err, HY_FAILED, "the NVIDIA driver has no GPU (is CUDA_VISIBLE_DEVICES set?)");
+        return error_set(
+            err, HY_FAILED,
+            "the NVIDIA driver shows no GPU: look at CUDA_VISIBLE_DEVICES and nvidia-smi, or give --device cpu");
     driver_gpu *d = memory_zeroed(1, sizeof *d);
     if (!d) return error_memory(err, "a GPU", sizeof *d);
     d->base.calls = &calls;

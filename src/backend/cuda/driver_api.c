@@ -63,7 +63,8 @@ static void load(void)
     size_t count = sizeof functions / sizeof *functions;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* never closed: its threads live on */
     if (!library) {
-        error_set(&failure, HY_FAILED, "there is no NVIDIA driver: libcuda.so.1 cannot be loaded");
+        error_set(&failure, HY_FAILED,
+                  "there is no NVIDIA driver: libcuda.so.1 cannot be loaded; install one, or give --device cpu");
         return;
     }
     for (size_t i = 0; i < count; i++) {
