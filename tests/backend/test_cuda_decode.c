@@ -237,15 +237,17 @@ static float *attend_step(const bench *b, const step_rows *rows)
     return bench_read(b, OPS_ATTENTION, rows->ops.count, (size_t)(m->heads * m->head_dim));
 }
 
-/* Batches of several sizes, so that units are cut into runs of several lengths, and a chunk that attend_rows_ takes; every
- * row has one answer, which is the reference's within the bound. */
+/* Batches of several sizes, so that units are cut into runs of several lengths; drafts and a chunk, which share blocks: every row
+ * has one answer, which is the reference's within the bound. */
 static void attention(void **state)
 {
     (void)state;
     static const int positions[MAX_SEQUENCES] = {0, 126, 2046, 128, 127, 2048, 4000, 1000};
     static const struct {
-        int kv_heads, per_head, top, decoded, chunk; /* rows in all and of the chunk */
-    } cases[] = {{4, 16, 16, 8, 0}, {1, 16, 16, 5, 0}, {1, 20, 7, 8, 0}, {2, 3, 32, 3, 0}, {4, 4, 5, 2, 40}};
+        int kv_heads, per_head, top, decoded, rows, chunk; /* sequences, rows of each, rows of a chunk */
+    } cases[] = {{4, 16, 16, 8, 1, 0}, {1, 16, 16, 5, 1, 0}, {1, 20, 7, 8, 1, 0},  {2, 3, 32, 3, 1, 0},
+                 {4, 4, 5, 2, 1, 40},  {1, 16, 16, 3, 4, 0}, {1, 16, 5, 6, 7, 0},  {4, 16, 16, 1, 3, 0},
+                 {1, 17, 32, 0, 1, 17}, {1, 2, 4, 1, 2, 129}};
     float worst = 0;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         model_kind kind = kind_of(cases[c].kv_heads, cases[c].per_head, cases[c].top);
@@ -260,14 +262,15 @@ static void attention(void **state)
         step_rows rows, single;
         rows_open(&rows);
         for (int s = 0; s < cases[c].decoded; s++) {
-            rows_add(&rows, s, positions[s], 1, 9);
+            rows_add(&rows, s, positions[s], cases[c].rows, 9);
             if (s == 1) rows_add(&rows, -1, 0, 1, 9);
         }
         if (cases[c].chunk) rows_add(&rows, 7, positions[7], cases[c].chunk, 9);
         poison_behind(&cuda, &rows), poison_behind(&reference, &rows);
+        long decode = cuda_emulated_launches("hy_attend_decode"), verify = cuda_emulated_launches("hy_attend_verify");
         float *all = attend_step(&cuda, &rows), *expected = attend_step(&reference, &rows);
         worst = fmaxf(worst, row_error(expected, all, rows.ops.count, width));
-        long before = cuda_emulated_launches("hy_attend_decode");
+        verify = cuda_emulated_launches("hy_attend_verify") - verify;
         for (int t = 0; t < rows.ops.count; t += t < 10 ? 1 : 13) {
             if (rows.sequence[t] < 0) continue;
             rows_open(&single);
@@ -277,15 +280,45 @@ static void attention(void **state)
                 fail_msg("case %zu, row %d (position %d): other bits alone", c, t, rows.position[t]);
             free(one);
         }
-        if (!cuda_test_on_gpu) assert_true(cuda_emulated_launches("hy_attend_decode") > before);
+        if (!cuda_test_on_gpu) {
+            assert_true(cuda_emulated_launches("hy_attend_decode") > decode);
+            assert_int_equal(verify, cases[c].rows > 1 || cases[c].chunk ? 1 : 0);
+        }
         free(all), free(expected);
         bench_close(&cuda);
         bench_close(&reference);
         random_model_free(&m);
     }
-    if (!cuda_test_on_gpu) assert_true(cuda_emulated_launches("hy_attend_rows_nvfp4_128") > 0);
     printf("# largest difference of attention %.2e\n", (double)worst);
     assert_true(worst <= 1e-2f);
+}
+
+/* A value that is no number is in the answer of the rows that see it, and in no other. */
+static void unseen_value(void **state)
+{
+    (void)state;
+    model_kind kind = kind_of(1, 16, 16);
+    random_model m;
+    bench b;
+    random_state = 7;
+    random_model_make(&m, &kind);
+    bench_open(&b, &ops_cuda, &m, CACHE_NVFP4, CACHE_NVFP4, (ops_options){0}, 1);
+    fill_cache(&b, CACHE_BLOCKS);
+    size_t width = (size_t)(m.ops.heads * m.ops.head_dim);
+    step_rows rows;
+    rows_open(&rows);
+    rows_add(&rows, 2, 301, 4, 9);
+    uint8_t bad = 0x7F;
+    int i = 303 % 128; /* of the last two rows */
+    b.ops->cache_write(b.cache, rows.table[2 * TABLE + 2], b.layout.main_offset[1] + b.layout.v_scales + (size_t)(i / 4 * 32 + 4 + i % 4),
+                       1, &bad);
+    float *all = attend_step(&b, &rows);
+    for (int t = 0; t < 4; t++)
+        for (size_t d = 0; d < width; d++)
+            assert_int_equal(isnan(all[(size_t)t * width + d]), t >= 2 && d % 128 >= 16 && d % 128 < 32);
+    free(all);
+    bench_close(&b);
+    random_model_free(&m);
 }
 
 int main(int argc, char **argv)
@@ -296,6 +329,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(selection),
         cmocka_unit_test(long_selection),
         cmocka_unit_test(attention),
+        cmocka_unit_test(unseen_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

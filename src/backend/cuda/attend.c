@@ -325,13 +325,15 @@ void cuda_index_select(ops_step *step, int layer)
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-/* How many tiles the rows are for attend_rows_. */
-static int64_t tiles_of_rows(const ops_step *step)
+/* How many tiles the rows are: of rows that share blocks. short_runs: they begin where a sequence's rows do. */
+static int64_t tiles_of_rows(const ops_step *step, bool short_runs)
 {
     int64_t tiles = 0;
-    for (int32_t t = 0; t < step->rows.count; t++)
-        tiles += t == 0 || step->rows.sequence[t] != step->rows.sequence[t - 1] || step->rows.sequence[t] < 0 ||
-                 step->rows.position[t] % ATTEND_ROWS == 0;
+    for (int32_t t = 0, in_run = 0; t < step->rows.count; t++) {
+        bool begins = t == 0 || step->rows.sequence[t] != step->rows.sequence[t - 1] || step->rows.sequence[t] < 0;
+        in_run = begins ? 0 : in_run + 1;
+        tiles += begins || (short_runs ? in_run : step->rows.position[t]) % ATTEND_ROWS == 0;
+    }
     return tiles;
 }
 
@@ -361,28 +363,38 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     }
 }
 
-/* In the kernel for lists of a cache of NVFP4 with 128 dims, if it is one. Units are cut into runs where they fill less
- * than half of the places for thread blocks; behind that partials would cost more than the places bring. */
+/*
+ * In the kernels for lists of a cache of NVFP4 with 128 dims, if it is one: rows that share blocks by tiles where tiles
+ * have three of them on average, others one by one. Units, or tiles, are cut into runs where they fill less than half of
+ * the places for thread blocks; behind that partials would cost more than the places bring.
+ */
 static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32_t most)
 {
+    enum { SHORT = 2 * ATTEND_ROWS, VERIFY_BLOCKS = 2 /* on a multiprocessor */ };
     const ops_backend *b = step->backend;
     if (args->cache.main != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || args->head_dim != 128 ||
         !args->blocks)
         return false;
-    int64_t places = ATTEND_DECODE_BLOCKS * (int64_t)b->info.processors;
+    args->short_runs = longest_run(step) <= SHORT;
+    int64_t tiles = tiles_of_rows(step, args->short_runs), at_work = units, places = b->info.processors;
+    bool verify = 3 * tiles <= step->rows.count;
+    if (verify) at_work = units / step->rows.count * tiles;
+    places *= verify ? VERIFY_BLOCKS : ATTEND_DECODE_BLOCKS;
     int32_t cuts = 1;
-    if (2 * units <= places) {
-        int32_t run = (int32_t)((units * most + places - 1) / places);
+    if (2 * at_work <= places) {
+        int32_t run = (int32_t)((at_work * most + places - 1) / places);
         cuts = (most + run - 1) / run;
     }
     args->count = most;
-    args->run = args->joined = (most + cuts - 1) / cuts;
-    args->slots = most - args->run + 1;
+    args->run = (most + cuts - 1) / cuts;
+    args->joined = verify ? 1 : args->run;
+    args->slots = most - args->joined + 1;
     args->last = 1;
     if (units * (args->slots + 1) > partials_room(b)) args->run = most;
     if (args->run < most) args->partials = step->attend_partials;
-    cuda_launch(step, "attend_decode", (int)units, (most + args->run - 1) / args->run, 1,
-                ATTEND_DECODE_WARPS * CUDA_WARP, 0, args, sizeof *args);
+    cuda_launch(step, verify ? "attend_verify" : "attend_decode", (int)units, (most + args->run - 1) / args->run, 1,
+                (verify ? ATTEND_ROWS_WARPS : ATTEND_DECODE_WARPS) * CUDA_WARP,
+                verify ? (size_t)attend_verify_shared() : 0, args, sizeof *args);
     if (args->partials) fold_partials(step, args, units);
     return true;
 }
@@ -419,10 +431,7 @@ void cuda_attend(ops_step *step, int layer)
     int64_t units = (int64_t)step->rows.count * m->kv_heads * args.head_tiles;
     size_t shared = (size_t)attend_shared(m->head_dim, 1);
     char name[64];
-    /* Rows that follow each other share blocks: in tiles, if these are enough for the GPU. */
-    bool tiles = m->head_dim == 128 && longest_run(step) > 1 &&
-                 tiles_of_rows(step) * m->kv_heads * args.head_tiles > few_units(b);
-    if (!tiles && attend_lists(step, &args, units, most)) return;
+    if (attend_lists(step, &args, units, most)) return;
     kernel_name("attend", args.cache.main, b->options.read, m->head_dim, name);
     if (units <= few_units(b) && most > 1) {
         attend_apart(step, name, &args, units, most, shared);
@@ -430,7 +439,9 @@ void cuda_attend(ops_step *step, int layer)
     }
     int warps = ATTEND_WARPS;
     args.count = args.run = most;
-    if (tiles) {
+    /* Tiles of rows, if they are enough for the GPU. */
+    if (m->head_dim == 128 && longest_run(step) > 1 &&
+        tiles_of_rows(step, false) * m->kv_heads * args.head_tiles > few_units(b)) {
         kernel_name("attend_rows", args.cache.main, b->options.read, m->head_dim, name);
         shared = (size_t)attend_shared(m->head_dim, ATTEND_ROWS);
         warps = ATTEND_ROWS_WARPS;

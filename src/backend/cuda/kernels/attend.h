@@ -15,8 +15,8 @@ enum {
     ATTEND_NVFP4 = 1024, /* what decoded NVFP4 is short of, see cache.cuh; `scale` has it */
 };
 
-/* attend_FORMAT_DIM, attend_rows_FORMAT_128 and attend_fold, and attend_decode for lists of blocks of NVFP4 with 128 dims: grid
- * units, count / run, of which the first run is folded (`joined`).
+/* attend_FORMAT_DIM, attend_rows_FORMAT_128 and attend_fold, and for lists of blocks of NVFP4 with 128 dims attend_decode: grid
+ * units, count / run, of which the first run is folded (`joined`); and attend_verify: the same grid, runs of the first row's list.
  * A unit is a row, a KV head and 16 of its query heads: number (row * kv_heads + KV head) * head_tiles + tile. A partial is
  * what one block gave one unit: float maximum[16], sum[16], out[16][head_dim], maxima in powers of two. */
 typedef struct attend_args {
@@ -34,6 +34,7 @@ typedef struct attend_args {
     float value_scale; /* of an fp8 cache */
     int32_t first, count; /* blocks [first, first + count) of each list */
     int32_t run;          /* of them a thread block takes; grid: units, count / run. attend_rows_ takes all: first is 0 */
+    int32_t short_runs;   /* attend_verify: tiles of ATTEND_ROWS begin where a sequence's rows do, not at multiples of it */
     int32_t last;         /* the lists end in this span */
     int32_t joined;       /* the first slot has what so many blocks of the list fold to, each of the others one block: 1 but for
                            * attend_decode, which folds its first run */
@@ -45,6 +46,13 @@ static inline int32_t attend_shared(int32_t dim, int32_t rows)
 {
     int32_t row = (ATTEND_HEADS * dim + ATTEND_HEADS * CUDA_BLOCK_TOKENS) * 2 + 2 * ATTEND_SUMS * ATTEND_HEADS * 4;
     return CUDA_BLOCK_TOKENS * dim * 2 + rows * row;
+}
+/* Of attend_verify. */
+static inline int32_t attend_verify_shared(void)
+{
+    int32_t block = 2 * CUDA_BLOCK_TOKENS * (64 + 8), units = CUDA_BLOCK_TOKENS * 8 * 2, operands = 2 * 8 * CUDA_WARP * 16;
+    int32_t numbers = 2 * 8 * ATTEND_HEADS * 4, list = (CUDA_WARP + 1) * 4;
+    return block + units + ATTEND_ROWS * (operands + numbers + list);
 }
 static inline int64_t attend_partial(int32_t dim)
 {

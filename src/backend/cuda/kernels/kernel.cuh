@@ -58,6 +58,7 @@ DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which)
     for (int i = 0; i < 4; i++) out |= (uint32_t)(all >> (which >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
     return out;
 }
+DEVICE int unseen(int x) { return x; }
 DEVICE uint32_t arrive(uint32_t *at)
 {
     uint32_t before = *at;
@@ -129,6 +130,12 @@ DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 /* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE int count_bits(uint32_t x) { return __popc(x); }
+/* x, of which the compiler knows nothing: what follows from it is computed again in every turn of a loop, not kept in registers. */
+DEVICE int unseen(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
 /* Byte i of the result is byte (which >> 4i & 7) of the eight in a and b, a's the lower ones. */
 DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) { return __byte_perm(a, b, which); }
 /* 2^x, 0 for what is below 2^-126: one instruction. */
