@@ -96,7 +96,6 @@ void cuda_attend_in(ops_step *step, int layer)
         {&l->index_q, step->index_q, index},
         {&l->index_k, step->index_k, m->index_dim},
     };
-    cuda_project_parts(step, parts, sparse ? 5 : 3, step->normed, n, NULL, CUDA_STORE);
     attend_in_args args = {
         .rows = step->device_rows,
         .cache = step->device_cache,
@@ -125,6 +124,9 @@ void cuda_attend_in(ops_step *step, int layer)
         .main_offset = (int64_t)c->main_offset[layer],
         .index_offset = sparse ? (int64_t)c->index_offset[layer] : 0,
     };
+    int projections = sparse ? 5 : 3;
+    if (cuda_project_heads(step, parts, projections, step->normed, n, &args)) return;
+    cuda_project_parts(step, parts, projections, step->normed, n, NULL, CUDA_STORE);
     int64_t blocks = ((int64_t)n * args.jobs + ATTEND_IN_WARPS - 1) / ATTEND_IN_WARPS;
     cuda_launch(step, "attend_in", (int)blocks, 1, 1, ATTEND_IN_WARPS * CUDA_WARP, 0, &args, sizeof args);
 }

@@ -220,6 +220,13 @@ typedef struct cuda_part {
 } cuda_part;
 void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
                         const int32_t *rows, cuda_project_kind kind);
+struct attend_in_args;
+/* The products of query, key, value and index with what attend_in makes of them, in one launch: the bits of
+ * cuda_project_parts and that. False: nothing is done, since rows are few or there is no such kernel (qkv_hopper.h). n is 3
+ * or 5. */
+bool cuda_project_heads(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
+                        const struct attend_in_args *heads);
+
 /* z [count, n] bf16 = SwiGLU-OAI of gate and up [count, n] fp32. plain: silu(gate) * up. */
 void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
                  bool plain, uint16_t *z);

@@ -7,8 +7,9 @@
 #include "backend/cuda/cuda.h"
 
 #include <assert.h>
+#include <string.h>
 
-#include "backend/cuda/kernels/project_hopper.h"
+#include "backend/cuda/kernels/qkv_hopper.h"
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
@@ -162,19 +163,55 @@ hy_status cuda_linear_open(ops_step *step, hy_error *err)
     return status;
 }
 
+static void pack(ops_step *step, int32_t format, const project_args *of)
+{
+    int32_t cols = of->part[0].w.cols, row_tiles = divide_up(of->count, HOPPER_ROWS);
+    pack_args args = {.in = of->in, .rows = of->rows, .count = of->count, .cols = cols, .packed = step->packed};
+    int64_t units = (int64_t)row_tiles * HOPPER_ROWS * (cols / 8);
+    cuda_launch(step, hopper[format].pack, (int)(units / PACK_BLOCK), 1, 1, PACK_BLOCK, 0, &args, sizeof args);
+}
+
 /* Rows as tiles, and then `of`, whose parts say where their tiles begin. */
 static void launch_hopper(ops_step *step, const char *name, int32_t format, const project_args *of, int output_tiles)
 {
-    int32_t cols = of->part[0].w.cols, row_tiles = divide_up(of->count, HOPPER_ROWS);
-    pack_args pack = {.in = of->in, .rows = of->rows, .count = of->count, .cols = cols, .packed = step->packed};
-    int64_t units = (int64_t)row_tiles * HOPPER_ROWS * (cols / 8), all = (int64_t)row_tiles * output_tiles;
-    cuda_launch(step, hopper[format].pack, (int)(units / PACK_BLOCK), 1, 1, PACK_BLOCK, 0, &pack, sizeof pack);
+    int32_t row_tiles = divide_up(of->count, HOPPER_ROWS);
+    int64_t all = (int64_t)row_tiles * output_tiles;
+    pack(step, format, of);
     project_hopper_args args = {.row_tiles = row_tiles, .output_tiles = output_tiles, .open = step->open_sums};
     args.of = *of; /* not in the initialiser: there gcc 12 zeroes the gap of the inner struct at another place */
     args.of.in = step->packed;
     int blocks = hopper_blocks(step->backend);
     cuda_launch(step, name, all < blocks ? (int)all : blocks, 1, 1, HOPPER_BLOCK, hopper[format].shared, &args,
                 sizeof args);
+}
+
+bool cuda_project_heads(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
+                        const attend_in_args *heads)
+{
+    int32_t format = parts[0].w->format;
+    bool fits = count >= HEADS_ROWS && takes_hopper(step, parts[0].w, count) && heads->head_dim == HEADS_DIM &&
+                (n == 3 || heads->index_dim == HEADS_DIM) && (format == KERNEL_MXFP8 || format == KERNEL_BF16);
+    for (int i = 0; i < n && fits; i++) fits = parts[i].w->format == format;
+    if (!fits) return false;
+    qkv_hopper_args args;
+    project_args *of = &args.product.of;
+    memset(&args, 0, sizeof args);
+    args.product.row_tiles = divide_up(count, HOPPER_ROWS);
+    args.product.open = step->open_sums;
+    of->parts = n, of->count = count, of->in = in;
+    for (int i = 0; i < n; i++) {
+        of->part[i] = (project_part){.w = *parts[i].w, .first = args.product.output_tiles};
+        args.product.output_tiles += parts[i].w->rows / HEADS_DIM;
+    }
+    pack(step, format, of);
+    of->in = step->packed;
+    args.in = *heads;
+    int64_t all = (int64_t)args.product.row_tiles * args.product.output_tiles;
+    int blocks = hopper_blocks(step->backend);
+    bool bf16 = format == KERNEL_BF16;
+    cuda_launch(step, bf16 ? "qkv_bf16_hopper" : "qkv_mxfp8_hopper", all < blocks ? (int)all : blocks, 1, 1,
+                HOPPER_BLOCK, bf16 ? HEADS_SHARED_BF16 : HEADS_SHARED_MXFP8, &args, sizeof args);
+    return true;
 }
 
 void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,

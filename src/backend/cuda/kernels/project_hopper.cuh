@@ -31,13 +31,18 @@
 #include "backend/cuda/kernels/project_hopper.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
-template <int FORMAT> struct slab {
+/* What becomes of a tile. */
+enum { HOPPER_STORED, HOPPER_GLU, HOPPER_HEADS };
+
+template <int FORMAT_, int MODE_> struct slab {
+    static constexpr int FORMAT = FORMAT_, MODE = MODE_;
     enum {
         CHUNK = fragment<FORMAT>::CHUNK,
         K = FORMAT == KERNEL_NVFP4 ? HOPPER_K_NVFP4 : FORMAT == KERNEL_MXFP8 ? HOPPER_K_MXFP8 : HOPPER_K_BF16,
         CHUNKS = K / CHUNK,
         PARTS = K / 64, /* batches of four products */
-        STAGES = FORMAT == KERNEL_NVFP4   ? HOPPER_STAGES_NVFP4
+        STAGES = MODE == HOPPER_HEADS     ? HOPPER_STAGES_HEADS
+                 : FORMAT == KERNEL_NVFP4 ? HOPPER_STAGES_NVFP4
                  : FORMAT == KERNEL_MXFP8 ? HOPPER_STAGES_MXFP8
                                           : HOPPER_STAGES_BF16,
         ROWS = PARTS * HOPPER_ROWS * LINE_BYTES,
@@ -49,7 +54,8 @@ template <int FORMAT> struct slab {
         RING = FORMAT != KERNEL_BF16 ? SLOTS : 1,
         SLOT = HOPPER_OUTPUTS * 16,
         OPEN_AT = STAGES * STAGE,
-        SCALES_AT = OPEN_AT + HOPPER_OPEN,
+        TILE_AT = OPEN_AT + HOPPER_OPEN, /* a finished tile on its way to whom heads_take belongs */
+        SCALES_AT = TILE_AT + (MODE == HOPPER_HEADS ? HOPPER_OPEN : 0),
         BARRIERS_AT = SCALES_AT + SLOTS * SLOT,
     };
     /* A slot is written again with slab n + PER * SLOTS, when slab n + PER * SLOTS - STAGES has been done with. */
@@ -103,24 +109,24 @@ template <bool GLU> DEVICE const kernel_weight *hopper_line(const project_hopper
 }
 
 /* Where a block is in its ring: slab n of all that it does, in stage `stage`, whose phase has parity `parity`. */
-template <int FORMAT> struct ring_place {
+template <typename s> struct ring_place {
     int32_t n;
     int stage, parity;
 };
 
-template <int FORMAT> DEVICE void move_on(ring_place<FORMAT> *at)
+template <typename s> DEVICE void move_on(ring_place<s> *at)
 {
     at->n++;
-    if (++at->stage == slab<FORMAT>::STAGES) at->stage = 0, at->parity ^= 1;
+    if (++at->stage == s::STAGES) at->stage = 0, at->parity ^= 1;
 }
 
 /* The warpgroup that loads; thread 0 .. 127 of it. */
-template <int FORMAT, bool GLU>
+template <typename s>
 DEVICE void hopper_load(const project_hopper_args &a, unsigned char *shared, arrivals *full, arrivals *empty, int thread)
 {
-    typedef slab<FORMAT> s;
-    const int32_t cols = a.of.part[0].w.cols, slabs = cols / s::K, code_bits = 128 / fragment<FORMAT>::VALUES;
-    ring_place<FORMAT> at = {0, 0, 0};
+    constexpr bool GLU = s::MODE == HOPPER_GLU;
+    const int32_t cols = a.of.part[0].w.cols, slabs = cols / s::K, code_bits = 128 / fragment<s::FORMAT>::VALUES;
+    ring_place<s> at = {0, 0, 0};
     for (int32_t tile = (int32_t)blockIdx.x; tile < a.row_tiles * a.output_tiles; tile += (int32_t)gridDim.x) {
         hopper_tile p = hopper_tile_at<GLU>(a, tile);
         const unsigned char *rows = (const unsigned char *)a.of.in + (int64_t)p.row_tile * slabs * s::ROWS;
@@ -152,11 +158,44 @@ DEVICE void hopper_load(const project_hopper_args &a, unsigned char *shared, arr
     }
 }
 
-/* What a thread multiplies in the 64 k of part `part` of a slab (of NVFP4 one of two), of lines `line` and line + 8. */
-template <int FORMAT>
-DEVICE void hopper_expand(const unsigned char *shared, const ring_place<FORMAT> &at, int part, int line, int t, uint32_t a[4][4])
+/* The same for HOPPER_HEADS by one warp: the outputs of a weight are whole tiles, so that lines are at one distance. */
+template <typename s>
+DEVICE void hopper_load_heads(const project_hopper_args &a, unsigned char *shared, arrivals *full, arrivals *empty, int lane)
 {
-    typedef slab<FORMAT> s;
+    enum { TURNS = HOPPER_OUTPUTS * 4 / CUDA_WARP, LINES = CUDA_WARP / 4 };
+    const int32_t cols = a.of.part[0].w.cols, slabs = cols / s::K, code_bits = 128 / fragment<s::FORMAT>::VALUES;
+    const int64_t line_bytes = (int64_t)cols * code_bits / 8, scale_bytes = slabs / s::PER * 16;
+    ring_place<s> at = {0, 0, 0};
+    for (int32_t tile = (int32_t)blockIdx.x; tile < a.row_tiles * a.output_tiles; tile += (int32_t)gridDim.x) {
+        hopper_tile p = hopper_tile_at<false>(a, tile);
+        const unsigned char *rows = (const unsigned char *)a.of.in + (int64_t)p.row_tile * slabs * s::ROWS;
+        const uint8_t *code = (const uint8_t *)p.part->w.data + (p.output + lane / 4) * line_bytes + lane % 4 * 16;
+        const uint8_t *scale = (const uint8_t *)p.part->w.scales + (p.output + lane) * scale_bytes;
+        for (int32_t j = 0; j < slabs; j++, move_on(&at)) {
+            unsigned char *stage = shared + at.stage * s::STAGE;
+            arrivals_wait(&empty[at.stage], at.parity ^ 1);
+            if (lane == 0) {
+                arrivals_expect(&full[at.stage], s::ROWS);
+                copy_bulk(stage, rows + (int64_t)j * s::ROWS, s::ROWS, &full[at.stage]);
+            }
+            UNROLL for (int c = 0; c < s::CHUNKS; c++)
+                UNROLL for (int i = 0; i < TURNS; i++)
+                    copy_async(stage + s::ROWS + c * s::PLANE + (lane + CUDA_WARP * i) * 16,
+                               code + LINES * i * line_bytes + (int64_t)j * (64 * s::CHUNKS) + 64 * c, true);
+            if (s::SCALED != 0 && j % s::PER == 0)
+                UNROLL for (int i = 0; i < HOPPER_OUTPUTS / CUDA_WARP; i++)
+                    copy_async(shared + s::SCALES_AT + at.n / s::PER % s::RING * s::SLOT + (lane + CUDA_WARP * i) * 16,
+                               scale + CUDA_WARP * i * scale_bytes + j / s::PER * 16, true);
+            copy_come(&full[at.stage]);
+        }
+    }
+}
+
+/* What a thread multiplies in the 64 k of part `part` of a slab (of NVFP4 one of two), of lines `line` and line + 8. */
+template <typename s>
+DEVICE void hopper_expand(const unsigned char *shared, const ring_place<s> &at, int part, int line, int t, uint32_t a[4][4])
+{
+    constexpr int FORMAT = s::FORMAT;
     const unsigned char *stage = shared + at.stage * s::STAGE + s::ROWS;
     const unsigned char *scales = shared + s::SCALES_AT + at.n / s::PER % s::RING * s::SLOT + at.n % s::PER * (16 / s::PER);
     uint32_t pair[2][8], scale[2] = {0, 0};
@@ -206,11 +245,21 @@ DEVICE void add_four(const float *at, float x[4])
     UNROLL for (int i = 0; i < 4; i++) x[i] = bits_float(q.w[i]) + x[i];
 }
 
+enum { NEXT = 4 * 2 * WARPGROUP }; /* quad q of thread i lies at (q * 256 + i) * 4 */
+
+/* Four quads are loaded at a time: more would want registers that there are not. */
+DEVICE void add_tile(const float *at, float (&sum)[HOPPER_SUMS])
+{
+    UNROLL for (int q = 0; q < HOPPER_SUMS / 4; q++)
+    {
+        add_four(at + q * NEXT, sum + 4 * q);
+        if (q % 4 == 3) wgmma_hold(sum);
+    }
+}
+
 /* Slice s of eight is done; `single`, `shared` and `global` keep sums of one, two and four slices. The last one folds all. */
 DEVICE void hopper_fold(int s, float (&sum)[HOPPER_SUMS], float (&single)[HOPPER_SUMS], float *shared, float *global)
 {
-    /* Quad q of thread i lies at (q * 256 + i) * 4. */
-    enum { NEXT = 4 * 2 * WARPGROUP };
     if (s % 2 == 0) {
         UNROLL for (int i = 0; i < HOPPER_SUMS; i++) single[i] = sum[i];
         return;
@@ -220,11 +269,11 @@ DEVICE void hopper_fold(int s, float (&sum)[HOPPER_SUMS], float (&single)[HOPPER
         UNROLL for (int q = 0; q < HOPPER_SUMS / 4; q++) store_four(shared + q * NEXT, sum + 4 * q);
         return;
     }
-    UNROLL for (int q = 0; q < HOPPER_SUMS / 4; q++) add_four(shared + q * NEXT, sum + 4 * q);
+    add_tile(shared, sum);
     if (s == 3)
         UNROLL for (int q = 0; q < HOPPER_SUMS / 4; q++) store_four(global + q * NEXT, sum + 4 * q);
     else
-        UNROLL for (int q = 0; q < HOPPER_SUMS / 4; q++) add_four(global + q * NEXT, sum + 4 * q);
+        add_tile(global, sum);
 }
 
 /* `line`: the first of the thread's two in the tile, line + 8 the other. */
@@ -257,47 +306,77 @@ DEVICE void hopper_store(const project_hopper_args &a, const hopper_tile &p, con
         }
 }
 
-template <int FORMAT, bool GLU> DEVICE void project_hopper(const project_hopper_args &a)
+/* Of HOPPER_HEADS: number (row, output) of a tile lies at row * 128 + (output ^ heads_swizzle(row)), so that neither those who
+ * write it nor those who read a row meet at a bank. */
+DEVICE int heads_swizzle(int row) { return row / 2 % 4 * 8; }
+
+/* What warp 0 .. HEADS_WARPS - 1 of the third warpgroup does with a tile of HOPPER_HEADS. The others have none. */
+DEVICE void heads_take(const project_hopper_args &, const hopper_tile &, float *, int) {}
+
+/* `all` is what heads_take gets. */
+template <int FORMAT, int MODE, typename arguments>
+DEVICE void project_hopper(const arguments &all, const project_hopper_args &a)
 {
-    typedef slab<FORMAT> s;
+    typedef slab<FORMAT, MODE> s;
+    constexpr bool GLU = MODE == HOPPER_GLU;
     unsigned char *shared = TILES(unsigned char);
-    arrivals *full = (arrivals *)(shared + s::BARRIERS_AT), *empty = full + s::STAGES;
+    arrivals *full = (arrivals *)(shared + s::BARRIERS_AT), *empty = full + s::STAGES, *taken = empty + s::STAGES;
+    arrivals *finished = taken + 1;
     int thread = (int)threadIdx.x, lane = thread % CUDA_WARP, warp = thread / CUDA_WARP, t = lane % 4;
     if (thread == 0) {
         for (int i = 0; i < s::STAGES; i++) {
-            arrivals_init(&full[i], 1 + WARPGROUP);
+            arrivals_init(&full[i], 1 + (MODE == HOPPER_HEADS ? (int)CUDA_WARP : (int)WARPGROUP));
             arrivals_init(&empty[i], 2 * WARPGROUP / CUDA_WARP);
+        }
+        if (MODE == HOPPER_HEADS) {
+            arrivals_init(taken, HEADS_WARPS);
+            arrivals_init(finished, 2 * WARPGROUP / CUDA_WARP);
         }
         arrivals_ready();
     }
     BLOCK_SYNC();
     if (thread >= 2 * WARPGROUP) {
-        registers_give<40>();
-        hopper_load<FORMAT, GLU>(a, shared, full, empty, thread - 2 * WARPGROUP);
+        registers_give<MODE == HOPPER_HEADS ? 56 : 40>();
+        if (MODE != HOPPER_HEADS) {
+            hopper_load<s>(a, shared, full, empty, thread - 2 * WARPGROUP);
+        } else if (warp % 4 == HEADS_WARPS) {
+            hopper_load_heads<s>(a, shared, full, empty, lane);
+        } else {
+            float *finished_tile = (float *)(shared + s::TILE_AT);
+            int parity = 0;
+            for (int32_t tile = (int32_t)blockIdx.x; tile < a.row_tiles * a.output_tiles; tile += (int32_t)gridDim.x) {
+                arrivals_wait(finished, parity);
+                parity ^= 1;
+                heads_take(all, hopper_tile_at<GLU>(a, tile), finished_tile, warp % 4);
+                WARP_SYNC();
+                if (lane == 0) arrivals_come(taken);
+            }
+        }
         return;
     }
-    registers_take<232>();
+    registers_take<MODE == HOPPER_HEADS ? 224 : 232>();
 
     const int32_t batches = a.of.part[0].w.cols / (PROJECT_SLICES * 64); /* of a slice */
     const int32_t tiles = a.row_tiles * a.output_tiles;
     int line = warp * 16 + lane / 4;
     float *open = (float *)(shared + s::OPEN_AT) + thread * 4;
     float *open_four = a.open + (int64_t)blockIdx.x * (HOPPER_OPEN / 4) + thread * 4;
-    ring_place<FORMAT> at = {0, 0, 0};
+    ring_place<s> at = {0, 0, 0};
     uint32_t weights[4][4], ahead[4][4];
     float sum[HOPPER_SUMS], single[HOPPER_SUMS];
     UNROLL for (int i = 0; i < HOPPER_SUMS; i++) sum[i] = single[i] = 0;
     if ((int32_t)blockIdx.x < tiles) {
         arrivals_wait(&full[0], 0);
-        hopper_expand<FORMAT>(shared, at, 0, line, t, weights);
+        hopper_expand<s>(shared, at, 0, line, t, weights);
     }
-    for (int32_t tile = (int32_t)blockIdx.x; tile < tiles; tile += (int32_t)gridDim.x) {
+    int parity = 1;
+    for (int32_t tile = (int32_t)blockIdx.x; tile < tiles; tile += (int32_t)gridDim.x, parity ^= 1) {
         bool last = tile + (int32_t)gridDim.x >= tiles;
         for (int slice = 0; slice < PROJECT_SLICES; slice++) {
             for (int32_t i = 0; i < batches; i++) {
                 int part = i % s::PARTS;
                 bool emptied = part == s::PARTS - 1;
-                ring_place<FORMAT> done = at;
+                ring_place<s> done = at;
                 uint64_t rows = matrix_of(shared + at.stage * s::STAGE + part * (HOPPER_ROWS * LINE_BYTES), 0, ATOM_BYTES);
                 wgmma_fence();
                 UNROLL for (int k = 0; k < 4; k++) wgmma<HOPPER_ROWS>(sum, weights[k], rows + k * MATRIX_NEXT, i + k > 0);
@@ -305,7 +384,7 @@ template <int FORMAT, bool GLU> DEVICE void project_hopper(const project_hopper_
                 if (emptied) move_on(&at);
                 if (!last || slice < PROJECT_SLICES - 1 || i < batches - 1) {
                     if (emptied) arrivals_wait(&full[at.stage], at.parity);
-                    hopper_expand<FORMAT>(shared, at, emptied ? 0 : part + 1, line, t, ahead);
+                    hopper_expand<s>(shared, at, emptied ? 0 : part + 1, line, t, ahead);
                 }
                 wgmma_wait<0>(sum);
                 WARP_SYNC();
@@ -315,7 +394,18 @@ template <int FORMAT, bool GLU> DEVICE void project_hopper(const project_hopper_
             }
             hopper_fold(slice, sum, single, open, open_four);
         }
-        hopper_store<FORMAT, GLU>(a, hopper_tile_at<GLU>(a, tile), sum, line);
+        if (MODE == HOPPER_HEADS) {
+            arrivals_wait(taken, parity);
+            float *to[2];
+            UNROLL for (int h = 0; h < 2; h++)
+                to[h] = (float *)(shared + s::TILE_AT) + 2 * t * HOPPER_OUTPUTS + ((line + 8 * h) ^ heads_swizzle(2 * t));
+            UNROLL for (int i = 0; i < HOPPER_SUMS; i++) /* row 8 (i / 4) + 2t + i % 2 */
+                to[i / 2 % 2][(i / 4 * 8 + i % 2) * HOPPER_OUTPUTS] = sum[i];
+            WARP_SYNC();
+            if (lane == 0) arrivals_come(finished);
+        } else {
+            hopper_store<FORMAT, GLU>(a, hopper_tile_at<GLU>(a, tile), sum, line);
+        }
     }
 }
 

@@ -17,6 +17,7 @@ enum {
     HOPPER_STAGES_BF16 = 5,
     HOPPER_STAGES_MXFP8 = 6,
     HOPPER_STAGES_NVFP4 = 3,
+    HOPPER_STAGES_HEADS = 3, /* of the kernels of qkv_hopper.cu */
     /* Lines of 16 bytes of scales, so many at once that none is overwritten while a stage may need it. */
     HOPPER_SLOTS_MXFP8 = 2,
     HOPPER_SLOTS_NVFP4 = 3,
@@ -27,6 +28,12 @@ enum {
                           HOPPER_SLOTS_MXFP8 * HOPPER_OUTPUTS * 16,
     HOPPER_SHARED_NVFP4 = HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_NVFP4 * (HOPPER_ROWS * 256 + HOPPER_OUTPUTS * 64) +
                           HOPPER_SLOTS_NVFP4 * HOPPER_OUTPUTS * 16,
+    HEADS_WARPS = 3, /* of the third warpgroup take the heads, and one loads */
+    HEADS_DIM = HOPPER_OUTPUTS,
+    HEADS_ROWS = 192, /* fewer rows are not worth it */
+    HEADS_SHARED_BF16 = 2 * HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_HEADS * (HOPPER_ROWS * 128 + HOPPER_OUTPUTS * 128),
+    HEADS_SHARED_MXFP8 = 2 * HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_HEADS * (HOPPER_ROWS * 128 + HOPPER_OUTPUTS * 64) +
+                         HOPPER_SLOTS_MXFP8 * HOPPER_OUTPUTS * 16,
     PACK_BLOCK = 256,
 };
 
