@@ -53,6 +53,8 @@ struct group {
     std::vector<std::vector<batch_product>> batches;
     std::vector<batch_product> open;
     bool fenced;
+    int registers; /* of a thread; 0: as at the launch */
+    place registers_at;
 };
 
 struct meeting {
@@ -289,6 +291,28 @@ void copies_then_arrive(arrivals *b, place at)
     copies.push_back({nullptr, nullptr, 0, copies_detach(), b, at});
 }
 
+void registers(int each, place at)
+{
+    group *g = &groups[threadIdx.x / THREADS % GROUPS];
+    g->registers = each, g->registers_at = at;
+}
+
+/* A block that takes more than its launch has waits for ever. */
+static void count_registers()
+{
+    int warpgroups = (int)blockDim.x / THREADS, all = 0;
+    const group *last = nullptr;
+    if (!warpgroups) return;
+    int at_launch = (int)(65536 / blockDim.x < 255 ? 65536 / blockDim.x : 255) / 8 * 8;
+    for (int i = 0; i < warpgroups && i < GROUPS; i++) {
+        all += groups[i].registers ? groups[i].registers : at_launch;
+        if (groups[i].registers) last = &groups[i];
+    }
+    if (last && all > at_launch * warpgroups)
+        report(&last->registers_at, "warpgroups take %d registers in all, %d a thread of each, the launch has %d", all,
+               last->registers, at_launch * warpgroups);
+}
+
 void some_meet(int id, int count, bool stay, place at)
 {
     meeting *m = &meetings[id];
@@ -400,6 +424,7 @@ bool hopper_go_on()
 
 void hopper_end()
 {
+    count_registers();
     if (!copies.empty()) report(&copies[0].at, "a copy that has not arrived when the block ends");
     for (group &g : groups)
         if (!g.batches.empty() || !g.open.empty()) {

@@ -9,7 +9,8 @@
  *     different matrices, a matrix outside of dynamic shared memory, TILES that are not aligned to 1024;
  *   - arrivals that were not made by arrivals_init, more of them than a phase has, a wait that nothing ends;
  *   - copy_bulk off 16 bytes or of the wrong memory, and one that has not arrived when the block ends;
- *   - threads that meet for one ID with different numbers of threads.
+ *   - threads that meet for one ID with different numbers of threads;
+ *   - more registers taken by a block's warpgroups than it has at its launch (all there are, over its threads).
  * Not seen: others_read and arrivals_ready that are missing.
  */
 #ifndef TESTS_BACKEND_CUDA_EMULATED_HOPPER_CUH
@@ -30,6 +31,7 @@ void arrive(arrivals *b, int64_t bytes, place at); /* one arrival; bytes that it
 void arrivals_await(arrivals *b, int parity, place at);
 void bulk_start(void *shared, const void *global, uint32_t bytes, arrivals *b, place at);
 void copies_then_arrive(arrivals *b, place at);
+void registers(int each, place at); /* of the running thread, from here on */
 void some_meet(int id, int count, bool stay, place at);
 
 struct product {
@@ -88,13 +90,15 @@ template <int ID, int THREADS> DEVICE void threads_come(EMULATED_HERE)
     static_assert(ID > 0 && ID < 16 && THREADS % 32 == 0, "a barrier of whole warps");
     emulated::some_meet(ID, THREADS, false, EMULATED_PLACE);
 }
-template <int N> DEVICE void registers_take()
+template <int N> DEVICE void registers_take(EMULATED_HERE)
 {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "what setmaxnreg takes");
+    emulated::registers(N, EMULATED_PLACE);
 }
-template <int N> DEVICE void registers_give()
+template <int N> DEVICE void registers_give(EMULATED_HERE)
 {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "what setmaxnreg takes");
+    emulated::registers(N, EMULATED_PLACE);
 }
 
 DEVICE uint64_t matrix_of(const void *shared, uint32_t leading, uint32_t stride, EMULATED_HERE)

@@ -230,7 +230,10 @@ KERNEL(test_wrong_hopper, emulated_test_args)
         else
             threads_meet<1, 96>();
         break;
-    case 11: { /* no error: accumulators are NaN before the wait, and shared memory that is written before it counts */
+    case 11:
+        registers_take<256>();
+        break;
+    case 12: { /* no error: accumulators are NaN before the wait, and shared memory that is written before it counts */
         UNROLL for (int i = 0; i < 4; i++) left[i] = 0x3F803F80u;
         wgmma_fence();
         wgmma<8>(d, left, b);

@@ -223,6 +223,7 @@ static void wrong_hopper(void **state)
         "a copy that has not arrived when the block ends",
         "copy_bulk of 24 bytes",
         "barrier 1 of",
+        "warpgroups take 256 registers in all",
         NULL,
     };
     for (int o = 0; o < ORDERS; o++)

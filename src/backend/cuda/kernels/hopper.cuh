@@ -15,7 +15,8 @@
  *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
  *                                       the writer calls it before the barrier that hands them over
  *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting
- *     registers_take<N>(), registers_give<N>()  all warps of a warpgroup; N a multiple of 8, 24 .. 240
+ *     registers_take<N>(), registers_give<N>()  all warps of a warpgroup; N a multiple of 8, 24 .. 240, and summed over the
+ *                                       warpgroups at most what a launch has, or it waits for ever: 504 of three, 512 of four
  *
  * A warpgroup is four warps, the first a multiple of four; all of it calls each of these, converged:
  *

@@ -206,7 +206,7 @@ KERNEL_OF(probe_ring, probe_args, PROBE_RING_BLOCK, 1)
         }
         return;
     }
-    registers_take<160>();
+    registers_take<200>();
     uint32_t sum = 0;
     for (int i = 0; i < a.k; i++) {
         int s = i % STAGES;
