@@ -310,8 +310,8 @@ static void unseen_value(void **state)
     rows_add(&rows, 2, 301, 4, 9);
     uint8_t bad = 0x7F;
     int i = 303 % 128; /* of the last two rows */
-    b.ops->cache_write(b.cache, rows.table[2 * TABLE + 2], b.layout.main_offset[1] + b.layout.v_scales + (size_t)(i / 4 * 32 + 4 + i % 4),
-                       1, &bad);
+    size_t at = b.layout.main_offset[1] + b.layout.v_scales + (size_t)(i / 4 * 32 + 4 + i % 4);
+    b.ops->cache_write(b.cache, rows.table[2 * TABLE + 2], at, 1, &bad);
     float *all = attend_step(&b, &rows);
     for (int t = 0; t < 4; t++)
         for (size_t d = 0; d < width; d++)

@@ -16,7 +16,8 @@ enum {
 };
 
 /* attend_FORMAT_DIM, attend_rows_FORMAT_128 and attend_fold, and for lists of blocks of NVFP4 with 128 dims attend_decode: grid
- * units, count / run, of which the first run is folded (`joined`); and attend_verify: the same grid, runs of the first row's list.
+ * units, count / run, of which the first run is folded (`joined`); and attend_verify: the same grid, runs of the first row's
+ * list.
  * A unit is a row, a KV head and 16 of its query heads: number (row * kv_heads + KV head) * head_tiles + tile. A partial is
  * what one block gave one unit: float maximum[16], sum[16], out[16][head_dim], maxima in powers of two. */
 typedef struct attend_args {

@@ -1,27 +1,29 @@
 /*
- * Attention of attend.cu for decoding, over lists of blocks in a cache of NVFP4 with 128 dims: the same steps, so the same bits,
- * without a tile of decoded values. What a block gave is m_b, l_b and O_b of attend.cu; blocks fold in ascending order.
+ * Attention of attend.cu for decoding, over lists of blocks in a cache of NVFP4 with 128 dims: the same steps, so the same
+ * bits, without a tile of decoded values. What a block gave is m_b, l_b and O_b of attend.cu; blocks fold in ascending order.
  *
- * A thread block is two warps and takes a run of one unit's blocks (a row, a KV head, 16 of its query heads). Codes and scales of
- * keys and of values lie in shared memory as they lie in the cache, each in a place of 9,216 bytes that is filled for the next
- * block as soon as both warps have read it; warps decode what they read into operands of m16n8k16.
+ * A thread block is two warps and takes a run of one unit's blocks (a row, a KV head, 16 of its query heads). Codes and scales
+ * of keys and of values lie in shared memory as they lie in the cache, each in a place of 9,216 bytes that is filled for the
+ * next block as soon as both warps have read it; warps decode what they read into operands of m16n8k16.
  *
- *     scores    warp w has tokens 64w .. 64w+63 as columns, in key_order: lane (g, t) reads 16 bytes, quarter t of the key of token
- *               8i + g. The queries are the rows, as operands in shared memory, read once for 32 tokens.
+ *     scores    warp w has tokens 64w .. 64w+63 as columns, in key_order: lane (g, t) reads 16 bytes, quarter t of the key of
+ *               token 8i + g. The queries are the rows, as operands in shared memory, read once for 32 tokens.
  *     weights   behind a barrier, since they are relative to the largest score of both warps; left as operands.
- *     values    warp w has dims 64w .. 64w+63: lane (g, t) reads 4 bytes, dims 64w + 8g .. 8g+7, of tokens 2t, 2t+1, 2t+8, 2t+9 of
- *               16, joins the halves of two tokens' words, and has in tile j, column g the pairs of dim 8g + j. Their scales
- *               are neighbours in the quads of tokens. Tokens that the row does not see get scale 0, whatever the cache holds there.
+ *     values    warp w has dims 64w .. 64w+63: lane (g, t) reads 4 bytes, dims 64w + 8g .. 8g+7, of tokens 2t, 2t+1, 2t+8, 2t+9
+ *               of 16, joins the halves of two tokens' words, and has in tile j, column g the pairs of dim 8g + j. Their scales
+ *               are neighbours in the quads of tokens. Tokens that the row does not see get scale 0, whatever the cache holds
+ *               there.
  *
- * Where there are too few units for the GPU a unit is cut into runs: the first one leaves what its blocks fold to, the others every
- * block by itself, and attend_fold folds.
+ * Where there are too few units for the GPU a unit is cut into runs: the first one leaves what its blocks fold to, the others
+ * every block by itself, and attend_fold folds.
  *
  * Bytes of a block: 18,432; at 4.3 TB/s a multiprocessor of 132 gets one in 990 cycles. Instructions of a block, both warps
- * together, as compiled for sm_90a: 2,180 decode 128 words of eight codes, 17 each (eight masks, four multiplications that shift, a shift,
- * four products with the scale); 256 MMAs, 64 that join words, 290 for scales, 340 for weights, 220 for scores, 230 for the fold,
- * 250 in shared memory, 370 besides: 4,200, for which four schedulers need 1,050 cycles. The two bounds meet, so 70 to 80 % of the
- * memory's speed is what can be hoped for. Partials: 8,320 bytes a block, written and read, of all runs but the first.
- * Shared memory 29,312 bytes, at most 128 registers: seven thread blocks a multiprocessor, 64 to 128 KB of it on their way.
+ * together, as compiled for sm_90a: 2,180 decode 128 words of eight codes, 17 each (eight masks, four multiplications that
+ * shift, a shift, four products with the scale); 256 MMAs, 64 that join words, 290 for scales, 340 for weights, 220 for scores,
+ * 230 for the fold, 250 in shared memory, 370 besides: 4,200, for which four schedulers need 1,050 cycles. The two bounds meet,
+ * so 70 to 80 % of the memory's speed is what can be hoped for. Partials: 8,320 bytes a block, written and read, of all runs
+ * but the first. Shared memory 29,312 bytes, at most 128 registers: seven thread blocks a multiprocessor, 64 to 128 KB of it on
+ * their way.
  */
 #include "backend/cuda/kernels/attend.h"
 
@@ -182,7 +184,8 @@ DEVICE void multiply_values(const decode_memory &m, float out[TILES][4])
     int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
     /* Lanes of odd t read the odd token first: rows of 64 bytes, eight lanes of which would otherwise meet in a bank. */
     int turn = t % 2;
-    uint32_t low = turn ? 0x1054 : 0x5410, high = turn ? 0x3276 : 0x7632; /* halves of the even token's word, then the odd one's */
+    /* Halves of the even token's word, then of the odd one's. */
+    uint32_t low = turn ? 0x1054 : 0x5410, high = turn ? 0x3276 : 0x7632;
     const uint32_t *values = (const uint32_t *)m.values + 2 * t * (VECTOR / 4) + 8 * warp + g;
     const uint32_t *units = m.units + t / 2 * 16 + (4 * warp + g / 2) * 2 + t % 2;
     UNROLL for (int j = 0; j < TILES; j++)

@@ -1,6 +1,6 @@
 /*
- * Attention of attend_decode.cu for rows of one sequence that follow each other, drafts and chunks: up to four of them share the
- * blocks that one of them takes, and a block is read and decoded once. The same steps, so the same bits.
+ * Attention of attend_decode.cu for rows of one sequence that follow each other, drafts and chunks: up to four of them share
+ * the blocks that one of them takes, and a block is read and decoded once. The same steps, so the same bits.
  *
  * Eight warps. Codes and scales of a block's keys and values lie in shared memory as in the cache, fetched ahead as in
  * attend_decode.cu. Warp w has tokens 16w .. 16w+15 of the scores, which make step w of the product with the values, and dims
@@ -11,10 +11,10 @@
  * Rows take blocks in ascending number, each its own list. Thread blocks beside each other may have parts of the lists, cut at
  * blocks of the first row's; then every block is left as a partial.
  *
- * Bytes of a block: 18,432, for up to four rows. Instructions of a block that all four take, as compiled for sm_90a: about 1,600 a
- * warp, 12,900 in all (scores 4,400, weights 2,300, values 2,600, fold 2,500, the rest 1,000), where attend_decode has 4 x 4,200; four
- * schedulers need 3,200 cycles, so the bound is theirs, and two rows gain nothing but the bytes. Shared memory 58 KB, at most 128
- * registers: two thread blocks a multiprocessor.
+ * Bytes of a block: 18,432, for up to four rows. Instructions of a block that all four take, as compiled for sm_90a: about
+ * 1,600 a warp, 12,900 in all (scores 4,400, weights 2,300, values 2,600, fold 2,500, the rest 1,000), where attend_decode has
+ * 4 x 4,200; four schedulers need 3,200 cycles, so the bound is theirs, and two rows gain nothing but the bytes. Shared memory
+ * 58 KB, at most 128 registers: two thread blocks a multiprocessor.
  */
 #include "backend/cuda/kernels/attend.h"
 
@@ -186,8 +186,8 @@ DEVICE void store_units(const verify_memory &m, int tokens)
     ((quad *)m.units)[2 * thread + 1] = units[1];
 }
 
-/* out[r][j]: row r, dims 16w + 2c + j, c a column. ALIKE: all rows see the same tokens; else a value that a row does not see must not
- * reach it even as a NaN. */
+/* out[r][j]: row r, dims 16w + 2c + j, c a column. ALIKE: all rows see the same tokens; else a value that a row does not see must
+ * not reach it even as a NaN. */
 template <bool ALIKE> DEVICE void multiply_values(const verify_memory &m, const block_rows &b, float out[ROWS][2][4])
 {
     int thread = unseen(threadIdx.x), warp = thread / CUDA_WARP, lane = thread % CUDA_WARP, g = lane / 4, t = lane % 4;

@@ -1,21 +1,22 @@
 /*
  * Scores and selection of index.cu in one launch, for decoding: few rows of a sequence, a cache of NVFP4 with 128 dims.
  *
- * A thread block takes a run of one sequence's blocks; in it a warp takes a block, or half of one where there are
- * too few blocks for all warps of the GPU. Keys are the A operand of m16n8k16 in key_order: a lane's 16 bytes are a quarter of a
- * key, decoded word by word into operands, 32 tokens at a time, so that one load of the queries' operand from shared memory serves
- * two products; the next 32 tokens, also of the next block, are on their way meanwhile. The largest score of a block is taken
- * between lanes once a block. Products and their order are index.cu's, so the bits are.
+ * A thread block takes a run of one sequence's blocks; in it a warp takes a block, or half of one, or with 8 columns a quarter,
+ * where there are too few blocks for all warps of the GPU. Keys are the A operand of m16n8k16 in key_order: a lane's 16 bytes
+ * are a quarter of a key, decoded word by word into operands, 16 tokens at a time, with more columns 32, so that one load of
+ * the queries' operand from shared memory serves two products. The next tokens, also of the next block, are on their way
+ * meanwhile, but with 32 columns, for which there are no registers. The largest score of a block is taken between lanes once a
+ * block. Products and their order are index.cu's, so the bits are.
  *
- * What a run leaves is its scores, 4 bytes a block and head beside the 9,216 that were read: lists of the best of every run would
- * be longer, since a run has about as many blocks as a list. The thread block that arrives last selects for all rows of the
- * run (select.cuh), each head by as many warps as there are; the count goes back to 0 for the next launch.
+ * What a run leaves is its scores, 4 bytes a block and head beside the 9,216 that were read: lists of the best of every run
+ * would be longer, since a run has about as many blocks as a list. The thread block that arrives last selects for all rows of
+ * the run (select.cuh), each head by as many warps as there are; the count goes back to 0 for the next launch.
  *
  * Bytes of a block: 9,216, whatever the number of columns (index heads x rows, at most 32): of one sequence of 128K 9.4 MB, at
- * 4.3 TB/s 2.2 us, of eight 17.6 us, of 512K 8.8 us. Instructions of a block and warp with 8 columns: 64 words of eight codes, 17 each
- * (4 masks, 4 multiplications, 4 masks and a shift, 4 products with the scale) and 160 for the scales, 64 MMAs, 32 loads: about
- * 1,450, so a multiprocessor that issues three a cycle takes 480 cycles; its share of the memory brings a block in 497. With 32 columns
- * the MMAs come to 256 and the bound is theirs.
+ * 4.3 TB/s 2.2 us, of eight 17.6 us, of 512K 8.8 us. Instructions of a block and warp with 8 columns: 64 words of eight codes,
+ * 17 each (4 masks, 4 multiplications, 4 masks and a shift, 4 products with the scale) and 160 for the scales, 64 MMAs, 32
+ * loads: about 1,450, so a multiprocessor that issues three a cycle takes 480 cycles; its share of the memory brings a block in
+ * 497. With 32 columns the MMAs come to 256 and the bound is theirs.
  */
 #include "backend/cuda/kernels/index.h"
 

@@ -130,7 +130,8 @@ DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 /* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE int count_bits(uint32_t x) { return __popc(x); }
-/* x, of which the compiler knows nothing: what follows from it is computed again in every turn of a loop, not kept in registers. */
+/* x, of which the compiler knows nothing: what follows from it is computed again in every turn of a loop, not kept in
+ * registers. */
 DEVICE int unseen(int x)
 {
     asm volatile("" : "+r"(x));
