@@ -260,6 +260,118 @@ static void alone_or_together(void **state)
     }
 }
 
+/* ---- Behind picks ------------------------------------------------------------------------------------------------- */
+
+enum { GROUPS = 9, JUDGED = 3, GROUP_ROWS = JUDGED + 1 };
+
+/* Groups of a last token and up to JUDGED drafts, of which a known number will be accepted, and what comes of them. */
+typedef struct group {
+    ops_sample row[GROUP_ROWS];
+    ops_sampled out[GROUP_ROWS];
+    int32_t draft[GROUP_ROWS], judged, count, next[MOST], next_count;
+    ops_draft ops;
+} group;
+
+static float group_logits[GROUPS * GROUP_ROWS * 256];
+
+static void make_groups(group *groups, bool sampled)
+{
+    static const int lengths[GROUPS] = {1, 5, 63, 64, 126, 128, 200, 255, 290};
+    void *scratch = malloc(sample_scratch_bytes(kind.vocab));
+    for (int i = 0; i < GROUPS; i++) {
+        group *g = &groups[i];
+        *g = (group){.judged = sampled ? 0 : i % (JUDGED + 1), .count = 1};
+        for (int j = 0; j <= g->judged; j++) {
+            float *logits = group_logits + (size_t)((i * GROUP_ROWS + j) * kind.vocab);
+            for (int v = 0; v < kind.vocab; v++) logits[v] = i == 7 && j == 1 ? NAN : random_normal() * 3;
+            g->row[j] = (ops_sample){.logit_row = i * GROUP_ROWS + j, .seed = 50u + (uint64_t)i, .position = (uint32_t)(lengths[i] + j),
+                                     .temperature = i % 3 ? 0.8f : 0, .top_p = 0.95f, .repetition_penalty = 1, .logprobs = -1};
+            ops_sampled picked;
+            sample_row(logits, kind.vocab, &g->row[j], scratch, &picked);
+            g->draft[j] = j == i / 2 ? (picked.id + 1) % kind.vocab : picked.id;
+        }
+        g->ops = (ops_draft){.sequence = 3, .position = lengths[i], .rows = i == 2 ? 3 : MOST, .end = i == 4 ? 129 : INT32_MAX,
+                             .seed = 50u + (uint64_t)i, .temperature = i % 3 ? 0.8f : 0, .method = (ops_draft_method)(i % 2),
+                             .threshold = i == 5 ? 0.4f : 0, .law = i};
+    }
+    free(scratch);
+}
+
+/* Picks and drafts in one step, `ahead`, or the drafts in a step of their own, whose anchors the host knows. */
+static void run_groups(const bench *b, group *groups, bool sampled, bool ahead)
+{
+    step_rows rows;
+    hy_error err = {0};
+    ops_verify verify[GROUPS];
+    ops_draft draft[GROUPS];
+    ops_sample row[GROUPS];
+    ops_sampled out[GROUPS];
+    rows_open(&rows);
+    rows_add(&rows, 3, LONGEST - GROUPS * GROUP_ROWS, GROUPS * GROUP_ROWS, kind.vocab);
+    b->ops->begin(b->step, b->cache, &rows.ops);
+    b->ops->tensor_write(b->step, OPS_LOGITS, 0, GROUPS * GROUP_ROWS, group_logits);
+    for (int i = 0; i < GROUPS; i++) {
+        group *g = &groups[i];
+        verify[i] = (ops_verify){.row = g->row, .draft = g->draft, .drafts = g->judged, .law = -1, .out = g->out,
+                                 .count = &g->count};
+        row[i] = g->row[0];
+        draft[i] = g->ops;
+        draft[i].after = sampled ? &out[i] : g->out, draft[i].after_count = &g->count;
+        draft[i].draft = g->next, draft[i].count = &g->next_count;
+        g->next_count = -7;
+    }
+    if (sampled)
+        b->ops->sample(b->step, row, GROUPS, out);
+    else
+        b->ops->verify(b->step, verify, GROUPS);
+    assert_true(b->step->picks.asked); /* nobody has waited */
+    if (!ahead) {
+        check(b->ops->finish(b->step, &err), &err);
+        b->ops->begin(b->step, b->cache, &rows.ops);
+    }
+    b->ops->draft(b->step, draft, GROUPS);
+    assert_int_equal(b->step->picks.asked, ahead);
+    assert_int_equal(cuda_draft_asked(b->step), ahead ? GROUPS : 0);
+    check(b->ops->finish(b->step, &err), &err);
+    for (int i = 0; i < GROUPS && sampled; i++) groups[i].out[0] = out[i];
+}
+
+static void behind_picks(void **state)
+{
+    (void)state;
+    static group one[GROUPS], two[GROUPS];
+    for (int k = 0; k < 4; k += 3)
+        for (int sampled = 0; sampled < 2; sampled++) {
+            random_model m;
+            bench both[2];
+            int drafts = 0, accepted = 0;
+            make(&m, &kinds[k]);
+            open_both(both, &m);
+            same_context(both);
+            make_groups(one, sampled);
+            memcpy(two, one, sizeof two);
+            run_groups(&both[1], one, sampled, true);
+            run_groups(&both[1], two, sampled, false);
+            for (int i = 0; i < GROUPS; i++) {
+                int right = i / 2 < one[i].judged ? i / 2 : one[i].judged;
+                assert_int_equal(one[i].count, i == 7 && !sampled ? 2 : 1 + right);
+                assert_int_equal(one[i].count, two[i].count);
+                for (int j = 0; j < one[i].count; j++) assert_int_equal(one[i].out[j].id, two[i].out[j].id);
+                assert_int_equal(one[i].next_count, two[i].next_count);
+                assert_memory_equal(one[i].next, two[i].next, (size_t)one[i].next_count * sizeof *one[i].next);
+                drafts += one[i].next_count, accepted += one[i].count - 1;
+            }
+            if (!sampled) {
+                assert_int_equal(one[7].out[1].id, SAMPLED_NONE);
+                assert_int_equal(one[7].next_count, 0);
+            }
+            assert_int_equal(one[2].next_count, 3);
+            assert_true(drafts > 40 && (sampled || accepted > 5));
+            bench_close(&both[0]), bench_close(&both[1]);
+            random_model_free(&m);
+        }
+}
+
 /* What the step cannot do leaves no drafts; a round of nobody is nothing. */
 static void nothing_to_draft(void **state)
 {
@@ -420,6 +532,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(context),    cmocka_unit_test(blocks),            cmocka_unit_test(picks),
         cmocka_unit_test(confidence), cmocka_unit_test(alone_or_together), cmocka_unit_test(nothing_to_draft),
+        cmocka_unit_test(behind_picks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

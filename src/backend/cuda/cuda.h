@@ -78,11 +78,17 @@ struct ops_backend {
     ops_loaded loaded;
 };
 
-/* sample.c's lists, host: rows that the GPU picks and what it picked; what is left to the host. */
+/* sample.c's lists, host: rows that the GPU picks and what it picked; what is left to the host. What was asked for last
+ * and is not answered yet: `count` of `rows` into `out`, or of `sequences`; `picked` rows in all, in that order. */
 typedef struct cuda_picks {
     const ops_sample **row;
     int32_t *id, *left;
     size_t row_room, id_room, left_room;
+    const ops_sample *rows;
+    ops_sampled *out;
+    const ops_verify *sequences;
+    int32_t count, picked;
+    bool asked;
 } cuda_picks;
 
 /* All pointers are the device's but where it says host. T = limits.rows, R = limits.logit_rows, D = limits.drafts,
@@ -251,6 +257,9 @@ void cuda_route_now(ops_step *step); /* the routes that cuda_route has left to c
 void cuda_experts(ops_step *step, int layer);
 void cuda_feed_dense(ops_step *step, int layer);
 void cuda_head(ops_step *step);
+/* sample, verify and draft only launch where the GPU can do all of it; what came of them is handed out by cuda_answer, in
+ * `finish` or where it is wanted earlier: it waits, brings all of it in one copy, and does what is left to the host. */
+void cuda_answer(ops_step *step);
 void cuda_sample(ops_step *step, const ops_sample *rows, int32_t count, ops_sampled *out);
 void cuda_verify(ops_step *step, const ops_verify *sequences, int32_t count);
 void cuda_draft_tap(ops_step *step, int tap);
@@ -268,6 +277,8 @@ hy_status cuda_feed_open(ops_step *step, hy_error *err);
 hy_status cuda_feed_prepare(ops_backend *b, cuda_layer *l, const char *what, hy_error *err);
 hy_status cuda_draft_open(ops_step *step, hy_error *err); /* only with a drafter and limits.drafts */
 void cuda_draft_close(ops_step *step);
+int32_t cuda_draft_asked(const ops_step *step); /* sequences whose drafts are not answered yet */
+void cuda_draft_answer(ops_step *step, bool came);
 /* Rows [first, first + rows) of OPS_DRAFT_C or OPS_DRAFT_H, for tensor_read. */
 void cuda_draft_read(ops_step *step, ops_tensor which, int32_t first, int32_t rows, float *out);
 
@@ -277,6 +288,14 @@ hy_status cuda_sampling_open(ops_step *step, hy_error *err); /* as those above, 
 void cuda_sampling_close(ops_step *step);
 /* Whether cuda_sample_rows samples such a row: no bias, penalties, log-probabilities. */
 bool cuda_sample_on_gpu(const ops_step *step, const ops_sample *row);
+/* Starts picking at most cuda_sample_room rows out of step->logits: their ids become the first of the answers. */
+void cuda_sample_start(ops_step *step, const ops_sample *const *rows, int32_t count);
+int32_t cuda_sample_room(const ops_step *step);
+/* Answers, ids and behind them states of the drafter, device or host; cuda_answer_read brings the first ones. False: the step
+ * or the GPU has failed. */
+int32_t *cuda_answer_ids(const ops_step *step, bool host);
+struct draft_state *cuda_answer_drafts(const ops_step *step, bool host);
+bool cuda_answer_read(ops_step *step, int32_t ids, int32_t drafts);
 /* ids[i] of rows[i], any number of them, out of step->logits: what sample_row picks. -1: nothing is left of the row, and
  * sample_row says what it is. Waits. */
 void cuda_sample_rows(ops_step *step, const ops_sample *const *rows, int32_t count, int32_t *ids);

@@ -1,11 +1,12 @@
 /*
  * The drafter on the GPU (kernels/draft.cu): taps and context rows, and rounds of drafts.
  *
- * `draft` knows the anchors, since verify has put them into host memory, and runs slice after slice of at most
- * SLICE_ROWS rows, whole sequences: all layers, the head, then the Markov head from left to right. Picks stay on the
- * GPU, where the next position needs them; the drafts of a slice come to the host in one read, and so do the laws that
- * verify will ask for. Sequences of a slice have the same number of rows, that of its longest block, so that row k of
- * all of them is one strided matrix; no row's bits depend on the slice that it is in.
+ * `draft` runs slice after slice of at most SLICE_ROWS rows, whole sequences: all layers, the head, then the Markov
+ * head from left to right. Picks stay on the GPU, where the next position needs them. Where the step's picks are still
+ * there too, the anchors are found among them (draft_open) and the drafts come with them when the step ends; else the
+ * anchors are known here, and the drafts of a slice come in one read, as do the laws that verify will ask for.
+ * Sequences of a slice have the same number of rows, that of its longest block, so that row k of all of them is one
+ * strided matrix; no row's bits depend on the slice that it is in.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/draft.h"
@@ -57,13 +58,16 @@ typedef struct cuda_draft {
     draft_sequence *sequence;     /* [D] */
     int32_t *table;               /* [D, blocks] the blocks of the cache that they meet */
     int32_t *position;            /* [S] */
-    draft_state *state;           /* [D] */
+    draft_state *state;           /* [D] among the answers of the step */
+    draft_asked *asked;           /* [D] */
     int slice, abreast, chunks, blocks;
 
     draft_sequence *host_sequence; /* host, as the next four: [D] those that have an anchor and room behind it */
     int32_t *host_table;           /* [D, blocks] */
-    draft_state *host_state;       /* [D] */
+    draft_state *host_state;       /* [D] among the answers too */
+    draft_asked *host_asked;       /* [D] */
     const ops_draft **how;         /* [D] */
+    int32_t waiting;               /* of them, whose drafts have not come */
     int32_t *first;                /* [D] row in h of what sequence i of the operation has, -1: nothing */
 } cuda_draft_step;
 
@@ -143,18 +147,20 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
         {&s->part_out, abreast * parts * (size_t)d->head_dim, 4, "parts of the drafter's attention"},
         {&s->best, slice * PICK_CHUNKS, 8, "the drafter's picks"},
         {&s->sequence, drafts, sizeof *s->sequence, "the drafter's sequences"},
-        {&s->state, drafts, sizeof *s->state, "the drafter's sequences"},
+        {&s->asked, drafts, sizeof *s->asked, "the drafter's sequences"},
         {&s->table, drafts * (size_t)s->blocks, sizeof *s->table, "the drafter's sequences"},
         {&s->position, slice, sizeof *s->position, "the drafter's rows"},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays && status == HY_OK; i++)
         status = cuda_step_alloc(step, arrays[i].count, arrays[i].size, arrays[i].what, arrays[i].at, err);
     s->host_sequence = memory_zeroed(drafts, sizeof *s->host_sequence);
-    s->host_state = memory_zeroed(drafts, sizeof *s->host_state);
+    s->host_asked = memory_zeroed(drafts, sizeof *s->host_asked);
+    s->state = cuda_answer_drafts(step, false);
+    s->host_state = cuda_answer_drafts(step, true);
     s->host_table = memory_zeroed(drafts * (size_t)s->blocks, sizeof *s->host_table);
     s->how = memory_zeroed(drafts, sizeof *s->how);
     s->first = memory_zeroed(drafts, sizeof *s->first);
-    bool got = s->host_sequence && s->host_state && s->host_table && s->how && s->first;
+    bool got = s->host_sequence && s->host_asked && s->host_table && s->how && s->first;
     if (status == HY_OK && !got) status = error_memory(err, "the drafter's sequences", drafts * sizeof *s->host_state);
     for (size_t i = 0; i < drafts && got; i++) s->first[i] = -1;
     return status;
@@ -165,7 +171,7 @@ void cuda_draft_close(ops_step *step)
     cuda_draft_step *s = step->draft;
     if (!s) return;
     memory_free(s->host_sequence);
-    memory_free(s->host_state);
+    memory_free(s->host_asked);
     memory_free(s->host_table);
     memory_free(s->how);
     memory_free(s->first);
@@ -383,6 +389,15 @@ static void run_markov(ops_step *step, const slice *part)
     }
 }
 
+/* What a state says to the one who asked. */
+static bool hand_out(const draft_state *state, const ops_draft *how)
+{
+    if (state->count <= 0 || state->count > how->rows) return false;
+    memcpy(how->draft, state->draft, (size_t)state->count * sizeof *how->draft);
+    *how->count = state->count;
+    return true;
+}
+
 /* The drafts of a slice, and the laws of those that verify may ask for. */
 static void read_drafts(ops_step *step, const slice *part)
 {
@@ -396,14 +411,24 @@ static void read_drafts(ops_step *step, const slice *part)
     for (int32_t i = 0; i < part->count; i++) {
         const draft_state *state = &s->host_state[part->begin + i];
         const ops_draft *how = s->how[part->begin + i];
-        if (state->count <= 0 || state->count > how->rows) continue;
-        memcpy(how->draft, state->draft, (size_t)state->count * sizeof *how->draft);
-        *how->count = state->count;
-        if (!step->draft_logits || how->method != DRAFT_PROBABILISTIC) continue;
+        if (!hand_out(state, how) || !step->draft_logits || how->method != DRAFT_PROBABILISTIC) continue;
         g->calls->read(g, s->logits + (size_t)(i * part->stride) * row,
                        step->draft_logits + (size_t)how->law * (size_t)step->limits.draft_rows * row,
                        (size_t)state->count * row * sizeof(float));
     }
+}
+
+int32_t cuda_draft_asked(const ops_step *step)
+{
+    return step->draft ? step->draft->waiting : 0;
+}
+
+void cuda_draft_answer(ops_step *step, bool came)
+{
+    cuda_draft_step *s = step->draft;
+    if (!s) return;
+    for (int32_t i = 0; i < s->waiting && came; i++) hand_out(&s->host_state[i], s->how[i]);
+    s->waiting = 0;
 }
 
 static void run_slice(ops_step *step, const slice *part)
@@ -426,10 +451,19 @@ static void run_slice(ops_step *step, const slice *part)
     cuda_norm(step, s->x, &b->draft_final_norm, m->hidden, d->norm_eps, d->plain_norm, part->rows, s->normed, part->h);
     cuda_project(step, &b->draft_head, s->normed, part->rows, NULL, false, CUDA_STORE, s->logits, m->vocab);
     run_markov(step, part);
-    read_drafts(step, part);
+    if (!s->waiting) read_drafts(step, part);
 }
 
 /* ---- The operation ---------------------------------------------------------------------------------------------- */
+
+static draw_stream stream_of(const ops_draft *how)
+{
+    return (draw_stream){.seed = how->seed,
+                         .choice = how->choice,
+                         .purpose = how->method == DRAFT_PROBABILISTIC ? RANDOM_DRAFT : RANDOM_PICK,
+                         .temperature = how->temperature,
+                         .greedy = how->method == DRAFT_GREEDY || sample_is_greedy(how->temperature)};
+}
 
 /* False: nothing to draft. */
 static bool open_sequence(const ops_step *step, const ops_draft *how, draft_sequence *out, int32_t *table)
@@ -455,15 +489,116 @@ static bool open_sequence(const ops_step *step, const ops_draft *how, draft_sequ
     const int32_t *blocks = step->rows.block_table + (int64_t)how->sequence * step->rows.block_table_stride;
     for (int32_t b = out->first_block; b * CACHE_BLOCK < position; b++) table[out->blocks++ - 1] = blocks[b];
     assert(out->blocks <= step->draft->blocks);
-    out->stream = (draw_stream){.seed = how->seed,
-                                .position = (uint32_t)position + 1,
-                                .choice = how->choice,
-                                .purpose = RANDOM_PICK,
-                                .temperature = how->temperature};
-    out->stream.greedy = how->method == DRAFT_GREEDY || sample_is_greedy(how->temperature);
-    if (how->method == DRAFT_PROBABILISTIC)
-        out->stream.purpose = RANDOM_DRAFT, out->stream.anchor = (uint32_t)position + 1;
+    out->stream = stream_of(how);
+    out->stream.position = (uint32_t)position + 1;
+    if (how->method == DRAFT_PROBABILISTIC) out->stream.anchor = (uint32_t)position + 1;
     return true;
+}
+
+/* ---- Behind picks that are still on the GPU ---------------------------------------------------------------------- */
+
+/* Where the picks of the one whose tokens `how` comes behind begin among the ids, -1: they are not there, or cannot be
+ * waited for. *judged: the drafts among them. `at`: where the last one was found. */
+typedef struct finder {
+    int32_t group, first;
+} finder;
+
+static int32_t find_picks(const ops_step *step, const ops_draft *how, finder *at, const int32_t **draft,
+                          int32_t *judged)
+{
+    const cuda_picks *p = &step->picks;
+    *draft = NULL, *judged = 0;
+    if (!p->asked || (step->draft_logits && how->method == DRAFT_PROBABILISTIC)) return -1;
+    if (!p->sequences) {
+        for (int32_t i = 0; i < p->count; i++, at->group++) {
+            if (at->group >= p->count) at->group = 0;
+            if (how->after == &p->out[at->group]) return *how->after_count == 1 ? at->group : -1;
+        }
+        return -1;
+    }
+    for (int32_t i = 0; i < p->count; i++) {
+        if (at->group >= p->count) *at = (finder){0, 0};
+        const ops_verify *v = &p->sequences[at->group];
+        int32_t first = at->first;
+        at->group++, at->first += v->drafts + 1;
+        if (how->after != v->out) continue;
+        *draft = v->draft, *judged = v->drafts;
+        return how->after_count == v->count && v->drafts <= DRAFT_ROWS ? first : -1;
+    }
+    return -1;
+}
+
+/* Blocks that a sequence meets at most when its anchor is one of positions [first, last]. */
+static int32_t blocks_until(const ops_drafter *d, int32_t first, int32_t last)
+{
+    int32_t most = 1;
+    for (int32_t position = first; position <= last; position++) {
+        int32_t low = position - d->window + 1, begin = low > 0 ? low / CACHE_BLOCK : 0;
+        int32_t blocks = (position + CACHE_BLOCK - 1) / CACHE_BLOCK - begin + 1;
+        if (blocks > most) most = blocks;
+    }
+    return most;
+}
+
+/* As open_sequence, of what is known before the picks are: the most that can come. */
+static bool ask_sequence(const ops_step *step, const ops_draft *how, int32_t first, const int32_t *draft,
+                         int32_t judged, draft_sequence *bound, draft_asked *out)
+{
+    int32_t room = how->end - (how->position + 1), wanted = room < how->rows ? room : how->rows;
+    *how->count = 0;
+    assert(how->rows > 0 && how->rows <= step->limits.draft_rows && how->sequence < step->rows.sequences);
+    if (wanted <= 0) return false;
+    *bound =
+        (draft_sequence){.rows = how->rows,
+                         .wanted = wanted,
+                         .blocks = blocks_until(step->backend->model->drafter, how->position, how->position + judged)};
+    *out = (draft_asked){.first = first,
+                         .judged = judged,
+                         .position = how->position,
+                         .end = how->end,
+                         .rows = how->rows,
+                         .line = how->sequence,
+                         .threshold = how->threshold,
+                         .anchored = how->method == DRAFT_PROBABILISTIC,
+                         .stream = stream_of(how)};
+    if (judged) memcpy(out->draft, draft, (size_t)judged * sizeof *draft);
+    return true;
+}
+
+/* All sequences behind picks that are there: then they are asked, and true. */
+static bool ask_all(ops_step *step, const ops_draft *sequences, int32_t count, int32_t *all)
+{
+    cuda_draft_step *s = step->draft;
+    finder at = {0};
+    const int32_t *draft;
+    int32_t judged;
+    for (int32_t i = 0; i < count; i++)
+        if (step->error.status != HY_OK || find_picks(step, &sequences[i], &at, &draft, &judged) < 0) return false;
+    at = (finder){0};
+    for (int32_t i = 0; i < count; i++) {
+        int32_t first = find_picks(step, &sequences[i], &at, &draft, &judged);
+        if (!ask_sequence(step, &sequences[i], first, draft, judged, &s->host_sequence[*all], &s->host_asked[*all]))
+            continue;
+        s->how[(*all)++] = &sequences[i];
+    }
+    s->waiting = *all;
+    return true;
+}
+
+static void open_asked(ops_step *step, int32_t all)
+{
+    cuda_draft_step *s = step->draft;
+    gpu *g = step->backend->gpu;
+    draft_open_args args = {.asked = s->asked,
+                            .ids = cuda_answer_ids(step, false),
+                            .sequence = s->sequence,
+                            .table = s->table,
+                            .block_table = step->device_rows.block_table,
+                            .block_table_stride = step->device_rows.block_table_stride,
+                            .blocks = s->blocks,
+                            .window = step->backend->model->drafter->window};
+    g->calls->write(g, s->asked, s->host_asked, (size_t)all * sizeof *s->asked);
+    cuda_launch(step, "draft_open", all, 1, 1, CUDA_WARP, 0, &args, sizeof args);
 }
 
 void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count)
@@ -472,16 +607,22 @@ void cuda_draft(ops_step *step, const ops_draft *sequences, int32_t count)
     gpu *g = step->backend->gpu;
     int32_t all = 0, rows = 0;
     assert(s && count <= step->limits.drafts);
-    for (int32_t i = 0; i < count; i++) {
-        s->first[i] = -1;
+    for (int32_t i = 0; i < count; i++) s->first[i] = -1;
+    bool asked = ask_all(step, sequences, count, &all);
+    if (!asked) cuda_answer(step);
+    for (int32_t i = 0; i < count && !asked; i++) {
         int32_t *table = s->host_table + (int64_t)all * s->blocks;
         if (!open_sequence(step, &sequences[i], &s->host_sequence[all], table)) continue;
         s->how[all++] = &sequences[i];
     }
     if (all == 0) return;
-    g->calls->write(g, s->sequence, s->host_sequence, (size_t)all * sizeof *s->sequence);
-    g->calls->write(g, s->table, s->host_table, (size_t)all * (size_t)s->blocks * sizeof *s->table);
     step->drafting = true;
+    if (asked) {
+        open_asked(step, all);
+    } else {
+        g->calls->write(g, s->sequence, s->host_sequence, (size_t)all * sizeof *s->sequence);
+        g->calls->write(g, s->table, s->host_table, (size_t)all * (size_t)s->blocks * sizeof *s->table);
+    }
     for (slice part = {0}; part.begin < all; part.begin += part.count, rows += part.rows) {
         part.count = part.stride = part.most = 0;
         for (; part.begin + part.count < all; part.count++) {

@@ -2,6 +2,10 @@
  * sample and verify: rows that ask for nothing rare are picked on the GPU, all of a call together (sample_rows.c). Of
  * the others, and of those that nothing is left of, the logits come to the host, whose threads run the chain that
  * defines the answer.
+ *
+ * A call whose rows are all picked there only launches, so that drafts can follow it (draft.c) and the host meets the
+ * GPU once a step, in `finish`: there the ids come, with the drafts, and verify compares them. Another call waits for
+ * them at once.
  */
 #include "backend/cuda/cuda.h"
 
@@ -75,26 +79,22 @@ static void sample_rows(void *arg, int64_t first, int64_t last, int worker)
     }
 }
 
-void cuda_sample(ops_step *s, const ops_sample *rows, int32_t count, ops_sampled *out)
+/* What was picked goes to those who asked; the rest is left. */
+static void sample_picked(ops_step *s, const int32_t *id)
 {
     cuda_picks *p = &s->picks;
-    int32_t picked = 0, taken = 0, left = 0;
-    for (int32_t i = 0; i < count; i++) out[i] = (ops_sampled){.id = SAMPLED_NONE};
-    if (!reserve(s, (size_t)count)) return;
-    for (int32_t i = 0; i < count; i++)
-        if (cuda_sample_on_gpu(s, &rows[i])) p->row[picked++] = &rows[i];
-    if (picked) cuda_sample_rows(s, p->row, picked, p->id);
-    for (int32_t i = 0; i < count; i++) {
-        bool mine = taken < picked && p->row[taken] == &rows[i];
-        if (mine && p->id[taken++] >= 0) {
-            out[i].id = p->id[taken - 1];
+    int32_t taken = 0, left = 0;
+    for (int32_t i = 0; i < p->count; i++) {
+        bool mine = taken < p->picked && p->row[taken] == &p->rows[i];
+        if (mine && id[taken++] >= 0) {
+            p->out[i].id = id[taken - 1];
             continue;
         }
-        want_row(s, rows[i].logit_row);
+        want_row(s, p->rows[i].logit_row);
         p->left[left++] = i;
     }
     read_rows(s);
-    sampling work = {s, rows, out};
+    sampling work = {s, p->rows, p->out};
     run(s, left, sample_rows, &work);
 }
 
@@ -135,33 +135,86 @@ static bool compare(const ops_verify *v, const int32_t *id)
     }
 }
 
+static void verify_picked(ops_step *s, const int32_t *id)
+{
+    cuda_picks *p = &s->picks;
+    int32_t taken = 0, left = 0;
+    for (int32_t i = 0; i < p->count; i++) {
+        const ops_verify *v = &p->sequences[i];
+        if (taken < p->picked && p->row[taken] == v->row) {
+            const int32_t *own = id + taken;
+            taken += v->drafts + 1;
+            if (compare(v, own)) continue;
+        }
+        for (int32_t j = 0; j <= v->drafts; j++) want_row(s, v->row[j].logit_row);
+        p->left[left++] = i;
+    }
+    read_rows(s);
+    verifying work = {s, p->sequences};
+    run(s, left, verify_sequences, &work);
+}
+
+/* ---- Asking and answering ---------------------------------------------------------------------------------------- */
+
+static void hand_out(ops_step *s, const int32_t *id)
+{
+    s->picks.asked = false;
+    if (s->picks.sequences)
+        verify_picked(s, id);
+    else
+        sample_picked(s, id);
+}
+
+/* The rows that are listed are picked; `all`: nothing is left to the host, and nobody waits. */
+static void pick(ops_step *s, bool all)
+{
+    cuda_picks *p = &s->picks;
+    p->asked = true;
+    if (all && p->picked > 0 && p->picked <= cuda_sample_room(s)) {
+        cuda_sample_start(s, p->row, p->picked);
+        return;
+    }
+    if (p->picked) cuda_sample_rows(s, p->row, p->picked, p->id);
+    hand_out(s, p->id);
+}
+
+void cuda_answer(ops_step *s)
+{
+    cuda_picks *p = &s->picks;
+    if (!p->asked && !cuda_draft_asked(s)) return;
+    bool came = cuda_answer_read(s, p->picked, cuda_draft_asked(s));
+    if (came && p->asked) hand_out(s, cuda_answer_ids(s, true));
+    cuda_draft_answer(s, came);
+    p->asked = false;
+}
+
+void cuda_sample(ops_step *s, const ops_sample *rows, int32_t count, ops_sampled *out)
+{
+    cuda_picks *p = &s->picks;
+    cuda_answer(s);
+    for (int32_t i = 0; i < count; i++) out[i] = (ops_sampled){.id = SAMPLED_NONE};
+    if (!reserve(s, (size_t)count)) return;
+    p->rows = rows, p->out = out, p->sequences = NULL, p->count = count, p->picked = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (cuda_sample_on_gpu(s, &rows[i])) p->row[p->picked++] = &rows[i];
+    pick(s, p->picked == count);
+}
+
 void cuda_verify(ops_step *s, const ops_verify *sequences, int32_t count)
 {
     cuda_picks *p = &s->picks;
     int64_t rows = 0;
-    int32_t picked = 0, taken = 0, left = 0;
+    cuda_answer(s);
     for (int32_t i = 0; i < count; i++) {
         sequences[i].out[0] = (ops_sampled){.id = SAMPLED_NONE};
         *sequences[i].count = 1;
         rows += sequences[i].drafts + 1;
     }
     if (!reserve(s, (size_t)rows)) return;
+    p->sequences = sequences, p->count = count, p->picked = 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t own = picks_only(s, &sequences[i]) ? sequences[i].drafts + 1 : 0;
-        for (int32_t j = 0; j < own; j++) p->row[picked++] = &sequences[i].row[j];
+        for (int32_t j = 0; j < own; j++) p->row[p->picked++] = &sequences[i].row[j];
     }
-    if (picked) cuda_sample_rows(s, p->row, picked, p->id);
-    for (int32_t i = 0; i < count; i++) {
-        const ops_verify *v = &sequences[i];
-        if (taken < picked && p->row[taken] == v->row) {
-            const int32_t *id = p->id + taken;
-            taken += v->drafts + 1;
-            if (compare(v, id)) continue;
-        }
-        for (int32_t j = 0; j <= v->drafts; j++) want_row(s, v->row[j].logit_row);
-        p->left[left++] = i;
-    }
-    read_rows(s);
-    verifying work = {s, sequences};
-    run(s, left, verify_sequences, &work);
+    pick(s, p->picked == rows);
 }

@@ -8,8 +8,10 @@
  */
 #include "backend/cuda/cuda.h"
 
+#include <assert.h>
 #include <string.h>
 
+#include "backend/cuda/kernels/draft.h"
 #include "backend/cuda/kernels/sample.h"
 #include "backend/sample.h"
 #include "base/error.h"
@@ -22,10 +24,12 @@ typedef struct cuda_sampling {
     sample_row_args *row; /* device, as the next three, [R] */
     sample_bound *bound;
     uint64_t *best;            /* [R, chunks] */
-    int32_t *id;               /* [R] */
+    uint8_t *answer;           /* ids [R], then states of drafts [limits.drafts] */
     uint32_t *mask;            /* [R, words] slots */
     sample_row_args *host_row; /* host, [R] */
     uint32_t *host_mask;       /* host, [R, words] as the slots are; of those from `known` on nothing is known */
+    uint8_t *host_answer;      /* host */
+    size_t id_bytes, answer_bytes;
     int32_t chunks, rows, known;
     size_t words; /* of a mask */
 } cuda_sampling;
@@ -40,15 +44,18 @@ hy_status cuda_sampling_open(ops_step *step, hy_error *err)
     if (s->chunks > PICK_CHUNKS) s->chunks = PICK_CHUNKS;
     size_t rows = (size_t)s->rows;
     s->words = ((size_t)vocab + 31) / 32;
+    s->id_bytes = (rows * sizeof(int32_t) + 15) / 16 * 16;
+    s->answer_bytes = s->id_bytes + (size_t)step->limits.drafts * sizeof(draft_state);
+    s->host_answer = memory_zeroed(s->answer_bytes, 1);
     s->host_row = memory_zeroed(rows, sizeof *s->host_row);
     s->host_mask = memory_alloc(rows, s->words * sizeof *s->host_mask);
-    if (!s->host_row || !s->host_mask)
+    if (!s->host_row || !s->host_mask || !s->host_answer)
         return error_memory(err, "sampling", rows * (sizeof *s->host_row + s->words * sizeof *s->host_mask));
     hy_status status = cuda_step_alloc(step, rows, sizeof *s->row, "sampling", &s->row, err);
     if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->bound, "sampling", &s->bound, err);
     if (status == HY_OK)
         status = cuda_step_alloc(step, rows * (size_t)s->chunks, sizeof *s->best, "sampling", &s->best, err);
-    if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->id, "sampling", &s->id, err);
+    if (status == HY_OK) status = cuda_step_alloc(step, s->answer_bytes, 1, "sampling", &s->answer, err);
     if (status == HY_OK)
         status = cuda_step_alloc(step, rows * s->words, sizeof *s->mask, "masks of the vocabulary", &s->mask, err);
     return status;
@@ -59,6 +66,7 @@ void cuda_sampling_close(ops_step *step)
     if (!step->sampling) return;
     memory_free(step->sampling->host_row);
     memory_free(step->sampling->host_mask);
+    memory_free(step->sampling->host_answer);
     memory_free(step->sampling);
     step->sampling = NULL;
 }
@@ -110,12 +118,17 @@ static void send_masks(const ops_step *step, const mask_slots *slots)
     if (slots->last > s->known) s->known = slots->last;
 }
 
-/* At most s->rows of them. */
-static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t count, int32_t *ids)
+int32_t cuda_sample_room(const ops_step *step)
+{
+    return step->sampling->rows;
+}
+
+void cuda_sample_start(ops_step *step, const ops_sample *const *rows, int32_t count)
 {
     cuda_sampling *s = step->sampling;
     gpu *g = step->backend->gpu;
     mask_slots slots = {0};
+    assert(count <= s->rows);
     for (int32_t i = 0; i < count; i++) {
         const ops_sample *how = rows[i];
         int32_t slot = mask_slot(step, &slots, how);
@@ -128,13 +141,12 @@ static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t c
                                               .temperature = how->temperature,
                                               .greedy = sample_is_greedy(how->temperature)};
         if (slot >= 0) s->host_row[i].mask = s->mask + (size_t)slot * s->words;
-        ids[i] = -1;
     }
     sample_args args = {.logits = step->logits,
                         .row = s->row,
                         .bound = s->bound,
                         .best = s->best,
-                        .id = s->id,
+                        .id = cuda_answer_ids(step, false),
                         .vocab = step->backend->model->vocab,
                         .chunks = s->chunks};
     send_masks(step, &slots);
@@ -142,13 +154,38 @@ static void sample_some(ops_step *step, const ops_sample *const *rows, int32_t c
     cuda_launch(step, "sample_cut", count, 1, 1, SAMPLE_THREADS, 0, &args, sizeof args);
     cuda_launch(step, "sample_pick", s->chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);
     cuda_launch(step, "sample_take", count, 1, 1, CUDA_WARP, 0, &args, sizeof args);
-    if (step->error.status == HY_OK) g->calls->read(g, s->id, ids, (size_t)count * sizeof *ids);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+int32_t *cuda_answer_ids(const ops_step *step, bool host)
+{
+    const cuda_sampling *s = step->sampling;
+    return (int32_t *)(void *)(host ? s->host_answer : s->answer);
+}
+
+struct draft_state *cuda_answer_drafts(const ops_step *step, bool host)
+{
+    const cuda_sampling *s = step->sampling;
+    return (draft_state *)(void *)((host ? s->host_answer : s->answer) + s->id_bytes);
+}
+
+bool cuda_answer_read(ops_step *step, int32_t ids, int32_t drafts)
+{
+    cuda_sampling *s = step->sampling;
+    gpu *g = step->backend->gpu;
+    size_t bytes = drafts ? s->id_bytes + (size_t)drafts * sizeof(draft_state) : (size_t)ids * sizeof(int32_t);
+    if (step->error.status != HY_OK) return false;
+    g->calls->read(g, s->answer, s->host_answer, bytes);
+    return g->calls->wait(g, NULL) == HY_OK;
 }
 
 void cuda_sample_rows(ops_step *step, const ops_sample *const *rows, int32_t count, int32_t *ids)
 {
-    for (int32_t first = 0; first < count; first += step->sampling->rows) {
-        int32_t left = count - first, most = step->sampling->rows;
-        sample_some(step, rows + first, left < most ? left : most, ids + first);
+    for (int32_t first = 0, some; first < count; first += some) {
+        some = count - first < step->sampling->rows ? count - first : step->sampling->rows;
+        cuda_sample_start(step, rows + first, some);
+        bool came = cuda_answer_read(step, some, 0);
+        for (int32_t i = 0; i < some; i++) ids[first + i] = came ? cuda_answer_ids(step, true)[i] : -1;
     }
 }

@@ -245,6 +245,8 @@ void cuda_begin(ops_step *s, ops_cache *cache, const ops_rows *rows)
     b->driver = pthread_self();
     atomic_store(&b->running, true);
     s->error = (hy_error){0};
+    s->picks.asked = false; /* by a step that was not finished */
+    cuda_draft_answer(s, false);
     s->cache = cache;
     s->rows = *rows;
     s->routing = 0;
@@ -280,6 +282,7 @@ hy_status cuda_finish(ops_step *s, hy_error *err)
     ops_backend *b = s->backend;
     hy_error of_gpu = {0};
     cuda_route_now(s);
+    cuda_answer(s);
     hy_status status = b->gpu->calls->wait(b->gpu, &of_gpu);
     if (s->error.status == HY_OK && status != HY_OK) s->error = of_gpu;
     atomic_store(&b->running, false);

@@ -62,6 +62,7 @@ void cuda_tensor_write(ops_step *s, ops_tensor which, int32_t first, int32_t row
     size_t begin = (size_t)first * t.columns, count = (size_t)rows * t.columns;
     assert(first >= 0 && rows >= 0 && rows <= t.rows - first && which != OPS_DRAFT_C && which != OPS_DRAFT_H);
     cuda_route_now(s);
+    if (which == OPS_LOGITS) cuda_answer(s);
     if (which == OPS_LOGITS) memset(s->logits_read, 0, (size_t)t.rows);
     if (which == OPS_DRAFT_LOGITS) {
         memcpy(s->draft_logits + begin, in, count * 4);

@@ -40,6 +40,30 @@ KERNEL(draft_tap, draft_tap_args)
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) to[i] = bf16_of_float(x[i]);
 }
 
+KERNEL(draft_open, draft_open_args)
+{
+    const draft_asked &of = a.asked[blockIdx.x];
+    const int32_t *id = a.ids + of.first;
+    int n = 0;
+    while (n < of.judged && id[n] >= 0 && id[n] == of.draft[n]) n++;
+    int32_t anchor = id[n], position = of.position + n, room = of.end - (position + 1);
+    int32_t low = position - a.window + 1, first = low > 0 ? low / CUDA_BLOCK_TOKENS : 0;
+    int32_t end = (position + CUDA_BLOCK_TOKENS - 1) / CUDA_BLOCK_TOKENS;
+    const int32_t *blocks = a.block_table + (int64_t)of.line * a.block_table_stride;
+    int32_t *table = a.table + (int64_t)blockIdx.x * a.blocks;
+    for (int i = first + threadIdx.x; i < end; i += blockDim.x) table[i - first] = blocks[i];
+    if (threadIdx.x > 0) return;
+    draw_stream stream = of.stream;
+    stream.position = (uint32_t)position + 1;
+    if (of.anchored) stream.anchor = (uint32_t)position + 1;
+    draft_sequence &to = a.sequence[blockIdx.x];
+    to.anchor = max(anchor, 0), to.position = position;
+    to.first_block = first, to.blocks = end - first + 1;
+    to.rows = of.rows, to.wanted = anchor < 0 ? 0 : max(min(room, of.rows), 0);
+    to.threshold = of.threshold;
+    to.stream = stream;
+}
+
 KERNEL(draft_begin, draft_begin_args)
 {
     int64_t row = blockIdx.x;
@@ -48,7 +72,7 @@ KERNEL(draft_begin, draft_begin_args)
     int32_t token = k ? a.noise : of.anchor;
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) a.x[row * a.hidden + i] = element(a.embed, token, i);
     if (threadIdx.x == 0) a.position[row] = of.position + k;
-    if (k == 0 && threadIdx.x == 0) a.state[s].before = of.anchor, a.state[s].count = 0;
+    if (k == 0 && threadIdx.x == 0) a.state[s].before = of.wanted > 0 ? of.anchor : -1, a.state[s].count = 0;
 }
 
 /* ---- Heads ------------------------------------------------------------------------------------------------------- */

@@ -25,6 +25,29 @@ typedef struct draft_sequence {
     draw_stream stream;   /* position and anchor are those of the first draft */
 } draft_sequence;
 
+/* A sequence whose anchor is among the answers of the step: of ids[first] ... the first that is not the draft judged
+ * there, or the one behind the last of them. */
+typedef struct draft_asked {
+    int32_t first, judged; /* of the ids; drafts that were judged */
+    int32_t position, end, rows; /* see ops_draft */
+    int32_t line;          /* of the block table */
+    float threshold;
+    int32_t anchored;      /* the stream has the anchor's position too */
+    draw_stream stream;    /* without the position */
+    int32_t draft[DRAFT_ROWS];
+} draft_asked;
+
+/* Makes draft_sequences and their tables of cache blocks. Without an anchor, or room behind it, nothing is wanted. Grid
+ * (sequences). */
+typedef struct draft_open_args {
+    const draft_asked *asked;
+    const int32_t *ids;
+    draft_sequence *sequence;
+    int32_t *table;             /* [sequences, blocks] */
+    const int32_t *block_table; /* of the step's rows */
+    int32_t block_table_stride, blocks, window, gap;
+} draft_open_args;
+
 /* What a slice knows of a sequence's drafts. */
 typedef struct draft_state {
     int32_t before; /* token before the next draft; -1: the drafts have ended */
