@@ -430,7 +430,7 @@ static hy_status run(kernel_bench *b, const char *name, hy_error *err)
     hy_status status = prepare(b, name, err);
     if (status != HY_OK) return status;
     b->report.geometry = name, b->report.backend = b->ops->name, b->report.runs = b->runs;
-    b->report.threads = threads_count(b->pool), b->report.json = b->json;
+    b->report.threads = threads_count(b->pool), b->report.json = b->json, b->report.wgmma_rows = b->wgmma_rows;
     if (!b->report.on_gpu) b->report.read_bytes = b->read.bytes;
     kernel_report_begin(&b->report);
     const bench_lines lines = {.ops = b->ops,

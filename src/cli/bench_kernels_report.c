@@ -31,6 +31,7 @@ void kernel_report_begin(kernel_report *r)
                BENCH_REPLAYS);
     else
         bench_peak_print();
+    if (r->wgmma_rows) printf("%d rows and more by warpgroups\n", r->wgmma_rows);
     if (r->against.root) bench_against_print(&r->against);
     fflush(stdout);
 }
@@ -210,7 +211,10 @@ static bool print_json(const kernel_report *r)
         member_text(&w, bench_peak_names[i], r->on_gpu ? bench_gpu_instruction(wide, p) : bench_peak_instruction(p));
     }
     writer_end(&w);
-    if (r->on_gpu) writer_key(&w, "gpu_bounds"), bench_gpu_write_bounds(&r->bounds, &w);
+    if (r->on_gpu) {
+        writer_key(&w, "gpu_wgmma_rows"), writer_integer(&w, r->wgmma_rows);
+        writer_key(&w, "gpu_bounds"), bench_gpu_write_bounds(&r->bounds, &w);
+    }
     if (r->against.root) writer_key(&w, "against"), bench_against_write(&r->against, compared(r), &w);
     writer_key(&w, "rows");
     writer_array(&w);

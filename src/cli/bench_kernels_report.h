@@ -27,6 +27,7 @@ typedef struct kernel_report {
     bench_against against; /* root NULL: none */
     bench_moment moment;   /* of the last measurement */
     bool on_gpu;
+    int wgmma_rows; /* ops_options.gpu_wgmma_rows */
     const bench_gpu *gpu; /* of the last network, borrowed; bounds are copied as rows come */
     cuda_bounds bounds;
     kernel_row row[KERNEL_ROWS];
