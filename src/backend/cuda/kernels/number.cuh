@@ -94,7 +94,14 @@ DEVICE uint32_t multiply_pairs(uint32_t a, uint32_t b) { return fused_pairs(a, b
 /* Codes 0, 1 and 2, 3 of a word, times 2^-120. A NaN code reads as 480 * 2^-120: see e4m3_nan. */
 DEVICE void e4m3_pairs(uint32_t word, uint32_t pair[2])
 {
-    uint32_t low = permute_bytes(word, 0, 0x1404), high = permute_bytes(word, 0, 0x3424); /* in the upper half of each 16 bits */
+    uint32_t low = (word & 0xFFu) << 8 | (word & 0xFF00u) << 16, high = (word >> 8 & 0xFF00u) | (word & 0xFF000000u);
+    pair[0] = (low & 0x80008000u) | (low >> 4 & 0x07F007F0u);
+    pair[1] = (high & 0x80008000u) | (high >> 4 & 0x07F007F0u);
+}
+/* The same in ten instructions for sixteen, for kernels that instructions bound: nvcc takes more registers around it. */
+DEVICE void e4m3_pairs_permuted(uint32_t word, uint32_t pair[2])
+{
+    uint32_t low = permute_bytes(word, 0, 0x1404), high = permute_bytes(word, 0, 0x3424); /* upper half of each 16 bits */
     pair[0] = (low & 0x80008000u) | (low >> 4 & 0x07F007F0u);
     pair[1] = (high & 0x80008000u) | (high >> 4 & 0x07F007F0u);
 }

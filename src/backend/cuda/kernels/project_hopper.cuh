@@ -211,7 +211,7 @@ DEVICE void hopper_expand(const unsigned char *shared, const ring_place<s> &at, 
             quad q = *(const quad *)(stage + l * 64 + t * 16);
             scale[h] = scales[l * 16 + t / 2];
             uint32_t unit = mxfp8_unit(scale[h]);
-            UNROLL for (int i = 0; i < 4; i++) e4m3_pairs(q.w[i], pair[h] + 2 * i);
+            UNROLL for (int i = 0; i < 4; i++) e4m3_pairs_permuted(q.w[i], pair[h] + 2 * i);
             UNROLL for (int i = 0; i < 8; i++) pair[h][i] = multiply_pairs(pair[h][i], unit);
         } else {
             UNROLL for (int c = 0; c < 2; c++)
