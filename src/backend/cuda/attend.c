@@ -175,7 +175,7 @@ static void score(ops_step *step, int layer, int32_t first, int32_t count, bool 
     if (count > step->max_blocks - first) count = step->max_blocks - first;
     if (needed && most_visible(step) <= m->index_top) return;
     if (needed && count > most_visible(step) - first) count = most_visible(step) - first;
-    if (count <= 0) return;
+    if (count <= 0 || cuda_prefill_score(step, layer, first, count, needed)) return;
     index_score_args args = {
         .rows = step->device_rows,
         .cache = step->device_cache,
@@ -318,7 +318,7 @@ void cuda_index_select(ops_step *step, int layer)
 {
     if (step->rows.count == 0) return;
     step->index_layer = layer;
-    if (select_at_once(step, layer)) return;
+    if (!cuda_prefill_always(step) && select_at_once(step, layer)) return;
     score(step, layer, 0, step->max_blocks, true);
     index_top_args args = top_args(step);
     args.count = most_visible(step);
@@ -401,13 +401,20 @@ static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32
     return true;
 }
 
+float cuda_attend_scale(const ops_step *step, int layer)
+{
+    const ops_model *m = step->backend->model;
+    cache_format format = step->cache->layout.main;
+    float scale = 1.44269504f / sqrtf((float)m->head_dim) * (format == CACHE_FP8 ? m->layer[layer].k_scale : 1);
+    return format == CACHE_NVFP4 ? scale * ATTEND_NVFP4 : scale;
+}
+
 void cuda_attend(ops_step *step, int layer)
 {
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
     const ops_layer *l = &m->layer[layer];
-    if (step->rows.count == 0) return;
-    bool fp8 = step->cache->layout.main == CACHE_FP8;
+    if (step->rows.count == 0 || cuda_prefill_attend(step, layer)) return;
     attend_args args = {
         .rows = step->device_rows,
         .cache = step->device_cache,
@@ -423,11 +430,9 @@ void cuda_attend(ops_step *step, int layer)
         .head_tiles = head_tiles(m),
         .index_heads = m->index_heads,
         .index_top = m->index_top,
-        .value_scale = fp8 ? l->v_scale : 1,
+        .scale = cuda_attend_scale(step, layer),
+        .value_scale = step->cache->layout.main == CACHE_FP8 ? l->v_scale : 1,
     };
-    /* In powers of two, and NVFP4 as the kernels decode it: the second is an exact factor. */
-    args.scale = 1.44269504f / sqrtf((float)m->head_dim) * (fp8 ? l->k_scale : 1);
-    if (step->cache->layout.main == CACHE_NVFP4) args.scale *= ATTEND_NVFP4;
     int32_t most = most_visible(step);
     if (l->sparse && most > m->index_top) most = m->index_top;
     int64_t units = (int64_t)step->rows.count * m->kv_heads * args.head_tiles;

@@ -11,7 +11,7 @@
  *     step.c             a step: rows and tensors, begin, finish, launches
  *     tensors.c          tensor_read and tensor_write
  *     linear.c           embed, norms and projections, head
- *     attend.c           attend_in, index_*, attend, attend_out
+ *     attend.c           attend_in, index_*, attend, attend_out; prefill.c: scores and attention of many rows on Hopper
  *     feed.c             route, experts, feed_dense
  *     sample.c           sample and verify
  *     draft.c            the drafter's operations
@@ -61,6 +61,7 @@ struct ops_backend {
     ops_options options;
     gpu *gpu; /* owned */
     gpu_info info;
+    bool prefill_alike; /* neighbouring rows chose alike in the step before: which form prefill.c takes */
     atomic_bool running; /* a step is between begin and finish, driven by thread `driver` */
     pthread_t driver;
     kernel_weight embed, head, final_norm;
@@ -127,6 +128,7 @@ struct ops_step {
     uint16_t *attention_bf16;
     void *attend_partials;  /* what attend wants beside; attend.c sizes it */
     int routing;            /* layer + 1 whose router is still to be asked (cuda_route_now), or 0 */
+    struct cuda_prefill *prefill; /* prefill.c's, NULL where attention of many rows has no kernels of its own */
     float *h;               /* [T, hidden] bf16 values */
     float *router;          /* [T, experts] logits */
     int32_t *routes;        /* [T, experts_per_token] */
@@ -202,6 +204,20 @@ static inline int64_t cuda_rounded_up(int64_t n)
 /* Angles of `count` positions (device), what `begin` does for the rows: cosine, sine [count, pairs]. */
 void cuda_rotary(ops_step *step, const int32_t *position, const float *frequency, int32_t count, int pairs,
                  float *cosine, float *sine);
+
+/* ---- attend.c, prefill.c ----------------------------------------------------------------------------------------- */
+
+/* Factor of q . k in powers of two, the scale of an fp8 cache and what decoded NVFP4 is short of in it. */
+float cuda_attend_scale(const ops_step *step, int layer);
+/* prefill.c's memory, as cuda_attend_open allocates; freed with the step but for what cuda_prefill_close frees. */
+hy_status cuda_prefill_open(ops_step *step, hy_error *err);
+void cuda_prefill_close(ops_step *step);
+void cuda_prefill_finish(ops_step *step); /* behind the wait of a step's end: what it says for the next one */
+/* `attend`, and the scores of blocks [first, first + count) of index_score, by Hopper's kernels. False: nothing was done, the
+ * GPU, the model's sizes or the rows are not for them. needed: nobody reads scores of rows that take all that they see. */
+bool cuda_prefill_attend(ops_step *step, int layer);
+bool cuda_prefill_always(const ops_step *step); /* scores of all steps come from cuda_prefill_score */
+bool cuda_prefill_score(ops_step *step, int layer, int32_t first, int32_t count, bool needed);
 
 /* ---- linear.c ---------------------------------------------------------------------------------------------------- */
 

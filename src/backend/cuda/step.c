@@ -125,6 +125,7 @@ void cuda_step_close(ops_step *s)
     gpu *g = s->backend->gpu;
     if (s->draft) cuda_draft_close(s);
     cuda_sampling_close(s);
+    cuda_prefill_close(s);
     for (size_t i = 0; i < s->owned_count; i++) g->calls->free(g, s->owned[i]);
     if (s->rows_memory) g->calls->free(g, s->rows_memory);
     void *reserved[] = {s->owned, s->picks.row, s->picks.id, s->picks.left};
@@ -147,6 +148,7 @@ hy_status cuda_step_open(ops_backend *b, const ops_limits *limits, ops_step **ou
     if (status == HY_OK) status = reserve_rows(s, 64 * (size_t)limits->rows, err);
     if (status == HY_OK) status = cuda_linear_open(s, err);
     if (status == HY_OK) status = cuda_attend_open(s, err);
+    if (status == HY_OK) status = cuda_prefill_open(s, err);
     if (status == HY_OK) status = cuda_feed_open(s, err);
     if (status == HY_OK) status = cuda_sampling_open(s, err);
     if (status == HY_OK && b->model->drafter && limits->drafts > 0) status = cuda_draft_open(s, err);
@@ -285,6 +287,7 @@ hy_status cuda_finish(ops_step *s, hy_error *err)
     cuda_answer(s);
     hy_status status = b->gpu->calls->wait(b->gpu, &of_gpu);
     if (s->error.status == HY_OK && status != HY_OK) s->error = of_gpu;
+    if (status == HY_OK) cuda_prefill_finish(s);
     atomic_store(&b->running, false);
     status = s->error.status;
     if (status != HY_OK && err) *err = s->error;

@@ -66,6 +66,8 @@ DEVICE uint32_t arrive(uint32_t *at)
     return before;
 }
 DEVICE float load_fresh(const float *at) { return *at; }
+DEVICE void set_bits(uint32_t *at, uint32_t bits) { *at |= bits; }
+DEVICE int32_t known_here(int32_t x) { return x; }
 DEVICE float power_of_two(float x)
 {
     float p = exp2f(x);
@@ -139,6 +141,12 @@ DEVICE int unseen(int x)
 }
 /* Byte i of the result is byte (which >> 4i & 7) of the eight in a and b, a's the lower ones. */
 DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) { return __byte_perm(a, b, which); }
+/* x. What is made of it is made behind this place, and not before a loop, to wait there in registers. */
+DEVICE int32_t known_here(int32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
 /* 2^x, 0 for what is below 2^-126: one instruction. */
 DEVICE float power_of_two(float x)
 {
@@ -201,8 +209,10 @@ DEVICE float load_fresh(const float *at)
     return x;
 }
 
-/* *at += n of a whole number in shared memory that others count too; what was there before. */
+/* *at += n of a whole number in shared or global memory that others count too; what was there before. */
 DEVICE uint32_t count_up(uint32_t *at, uint32_t n) { return atomicAdd(at, n); }
+/* *at |= bits, which others do too. */
+DEVICE void set_bits(uint32_t *at, uint32_t bits) { atomicOr(at, bits); }
 
 /* ---- Clocks: of a multiprocessor, and of the GPU in nanoseconds --------------------------------------------------- */
 
