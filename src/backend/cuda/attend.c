@@ -367,8 +367,8 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
 
 /*
  * In the kernels for lists of a cache of NVFP4 with 128 dims, if it is one: rows that share blocks by tiles where tiles
- * have three of them on average, others one by one. Units, or tiles, are cut into runs where they fill less than half of
- * the places for thread blocks; behind that partials would cost more than the places bring.
+ * have three of them on average, others one by one. Units, or tiles, are cut into runs where they fill less than half
+ * of the places for thread blocks; behind that partials would cost more than the places bring.
  */
 static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32_t most)
 {
