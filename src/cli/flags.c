@@ -86,10 +86,12 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
     n = add(t, n,
             (cli_option){"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
                          &m->moe_activation, CLI_STRING});
-    n = add(t, n,
-            (cli_option){"gpu-wgmma-rows", "N",
-                         "with cuda on Hopper: projections of N rows and more by warpgroups (default 0: none; 1: all)",
-                         &m->gpu_wgmma_rows, CLI_INT});
+    n = add(
+        t, n,
+        (cli_option){
+            "gpu-wgmma-rows", "N",
+            "with cuda on Hopper: projections and attention of N rows and more by warpgroups (default 0: none; 1: all)",
+            &m->gpu_wgmma_rows, CLI_INT});
     n = add(t, n,
             (cli_option){"kv-cache-memory-bytes", "SIZE",
                          "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of "
