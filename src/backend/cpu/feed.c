@@ -8,7 +8,7 @@
  * Rows are grouped by expert, so that expanded weights serve all rows that go there. The first pass makes the SwiGLU
  * outputs z of all experts and of the shared one; an item is a few groups of one expert. The second makes the outputs:
  * an item owns up to 128 columns of x and goes through the experts in ascending number, so the sum of a row has its
- * order without keeping the experts' outputs apart.
+ * order without keeping the experts' outputs apart. With few rows they are kept apart: see there.
  *
  * With nvfp4 activations (W4A4) the routed experts read h and z through the quantisers of number/nvfp4.h: as integers
  * if the experts are NVFP4, else decoded to fp32, where the products with their weights are exact.
@@ -382,6 +382,13 @@ static const cpu_linear *next_down(const down_work *work, int e)
     return work->shared && work->batch.ends ? &work->layer->shared_down : NULL;
 }
 
+/* Items that the columns of x are cut into, and the columns of one. */
+static int64_t column_items(const down_work *work)
+{
+    int64_t groups = (work->step->backend->model->hidden + GROUP - 1) / GROUP;
+    return (groups + work->groups - 1) / work->groups;
+}
+
 static columns columns_at(const down_work *work, int64_t item)
 {
     int64_t hidden = work->step->backend->model->hidden, all = (hidden + GROUP - 1) / GROUP;
@@ -413,11 +420,6 @@ static void down_items(void *arg, int64_t begin, int64_t end, int worker)
  * a few groups of one expert, or of the shared one, whose outputs are kept apart; a stage of its own adds them up, each
  * column in the order in which down_items does.
  */
-static int64_t apart_items(const down_work *work)
-{
-    int64_t groups = (work->step->backend->model->hidden + GROUP - 1) / GROUP;
-    return (groups + work->groups - 1) / work->groups;
-}
 
 /* Output of member m, or with m = members + t of the shared expert for row t. */
 static float *apart_row(const down_work *work, int64_t m)
@@ -431,7 +433,7 @@ static void apart_experts(void *arg, int64_t begin, int64_t end, int worker)
     const ops_step *step = work->step;
     const ops_model *m = step->backend->model;
     int64_t members = (int64_t)step->rows.count * m->experts_per_token;
-    int64_t per = apart_items(work), routed = step->touched_count * per, plain = work->shared ? per : 0;
+    int64_t per = column_items(work), routed = step->touched_count * per, plain = work->shared ? per : 0;
     for (int64_t i = begin; i < end; i++) {
         int64_t item = shared_out(i, routed, plain, step->workers), which = item / per;
         bool shared = which == step->touched_count;
@@ -482,8 +484,7 @@ static void fold_apart(void *arg, int64_t begin, int64_t end, int worker)
 
 static void add_down(const down_work *work)
 {
-    int64_t groups = (work->step->backend->model->hidden + GROUP - 1) / GROUP;
-    cpu_stage(work->step, (groups + work->groups - 1) / work->groups, down_items, work, sizeof *work)->home = true;
+    cpu_stage(work->step, column_items(work), down_items, work, sizeof *work)->home = true;
 }
 
 /* ---- The operations ---------------------------------------------------------------------------------------------- */
@@ -569,7 +570,7 @@ static void plan_experts(void *arg, int64_t begin, int64_t end, int worker)
     if (!work->down) return;
     const down_work *down = work->down->arg;
     bool shared = down->shared && work->step->rows.count > 0;
-    work->down->items = (work->step->touched_count + shared) * apart_items(down);
+    work->down->items = (work->step->touched_count + shared) * column_items(down);
 }
 
 void cpu_experts(ops_step *step, int layer)
@@ -596,7 +597,7 @@ void cpu_experts(ops_step *step, int layer)
     if (step->rows.count <= FEW_ROWS) {
         plans->down = cpu_stage(step, 0, apart_experts, &down, sizeof down);
         plans->down->home = true;
-        cpu_stage(step, apart_items(&down), fold_apart, &down, sizeof down);
+        cpu_stage(step, column_items(&down), fold_apart, &down, sizeof down);
     } else {
         add_down(&down);
     }
