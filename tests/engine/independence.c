@@ -1,14 +1,14 @@
 /*
  * No request can tell who else was served.
  *
- *     independence short|long [SEED [REQUESTS [TOKENS [STORMS]]]]
+ *     independence [--gpu] short|long [SEED [REQUESTS [TOKENS [STORMS]]]]
  *
  * Requests with random lengths, parameters and seeds run alone: one at a time, in chunks of one size, without prefix
  * cache. Then they run in storms: they arrive at random from two threads, some are cancelled or late, the cache is so
  * small that running ones lose theirs, chunks, limits and policies are drawn, prefixes are shared, come back from
  * memory and disk, drafts are verified by steps of up to seven, and the engine is closed and opened again in the middle. Every token id and every log-probability
  * must be what it was alone, up to where a cancelled request ended. A line for each half of a storm says what happened
- * in it, so that one sees that it stormed.
+ * in it, so that one sees that it stormed. With --gpu all of it is on the cuda backend.
  */
 #include <pthread.h>
 
@@ -389,9 +389,13 @@ static int32_t number_of(int argc, char **argv, int at, int32_t otherwise)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--gpu") == 0) {
+        storm_backend = "cuda";
+        argv++, argc--;
+    }
     bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
     if (argc < 2 || (!is_long && strcmp(argv[1], "short") != 0)) {
-        fprintf(stderr, "usage: independence short|long [SEED [REQUESTS [TOKENS [STORMS]]]]\n");
+        fprintf(stderr, "usage: independence [--gpu] short|long [SEED [REQUESTS [TOKENS [STORMS]]]]\n");
         return 2;
     }
     storm_seed = argc > 2 ? strtoull(argv[2], NULL, 10) : is_long ? (uint64_t)time(NULL) : 1;

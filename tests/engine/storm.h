@@ -116,13 +116,23 @@ static inline void storm_make(void)
     STORM_OK(synth_write(&c, path, &o, &storm_error));
 }
 
+/* What backend models are opened with, NULL: the one that the library takes. */
+static const char *storm_backend;
+
+/* A machine without that backend's GPU skips: the reason is printed, and the program ends with 77. */
 static inline hy_model *storm_open(int workers)
 {
     char path[96];
     hy_model *model = NULL;
-    hy_model_options options = {.threads = workers, .kv_cache_dtype = "nvfp4", .drafter = "on"};
+    hy_model_options options = {.backend = storm_backend, .threads = workers, .kv_cache_dtype = "nvfp4", .drafter = "on"};
     snprintf(path, sizeof path, "%s/model", storm_folder);
-    STORM_OK(hy_model_open(path, &options, &model, &storm_error));
+    hy_status status = hy_model_open(path, &options, &model, &storm_error);
+    if (status != HY_OK && storm_backend) {
+        printf("skipped: %s\n", storm_error.message);
+        storm_remove();
+        exit(77);
+    }
+    STORM_OK(status);
     return model;
 }
 
