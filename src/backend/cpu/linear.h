@@ -18,7 +18,7 @@
 #include "checkpoint/tensor.h"
 
 enum {
-    MAX_GROUPS = 4,  /* of one product */
+    MAX_GROUPS = 8,  /* of one product */
     TILE_ROWS = 128, /* rows that share an expanded chunk */
     K_SLICES = 8,
     PACK_ROWS = GROUP, /* rows that are packed together */
