@@ -77,6 +77,28 @@ DEVICE void copy_come(arrivals *b, EMULATED_HERE)
 {
     emulated::copies_then_arrive(b, EMULATED_PLACE);
 }
+DEVICE uint32_t half_bits(float x)
+{
+    uint32_t u = float_bits(x), a = u & 0x7FFFFFFFu, sign = u >> 16 & 0x8000;
+    if (a > 0x7F800000u) return 0x7FFF;
+    if (a < 0x38800000u) return sign | (float_bits(bits_float(a) + 0.5f) - 0x3F000000u); /* multiples of 2^-24 */
+    uint32_t code = ((a + 0xFFFu + (a >> 13 & 1)) >> 13) - (112u << 10);
+    return sign | (code < 0x7C00 ? code : 0x7C00);
+}
+DEVICE uint32_t round_halves(float low, float high)
+{
+    return half_bits(low) | half_bits(high) << 16;
+}
+DEVICE uint32_t e4m3_halves(uint32_t codes)
+{
+    float x[2];
+    for (int i = 0; i < 2; i++) {
+        uint32_t code = codes >> 8 * i & 0xFF;
+        x[i] = (code & 0x7F) == 0x7F ? bits_float(0x7FC00000u) : bits_float((code & 0x7F) << 20) * 0x1p120f;
+        if (code & 0x80) x[i] = -x[i];
+    }
+    return round_halves(x[0], x[1]);
+}
 DEVICE void others_read()
 {
 }

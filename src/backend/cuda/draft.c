@@ -22,7 +22,7 @@
 #define LOG2_E 1.44269504f
 
 enum {
-    SLICE_ROWS = 128,
+    SLICE_ROWS = 256,
     PICK_THREADS = 256,
     PICK_CHUNKS = 64,      /* most blocks that look through a row */
     PART_BYTES = 64 << 20, /* of attention's parts, or those of one sequence */
@@ -53,14 +53,15 @@ typedef struct cuda_draft {
     uint16_t *z;                  /* [S, width] bf16 */
     float *logits;                /* [S, vocab]: U, then L */
     uint16_t *markov;             /* [S, markov_rank] bf16 */
-    float *part_state, *part_out; /* of `abreast` sequences */
+    float *part_state, *part_out; /* of `parts` */
     uint64_t *best;               /* [S, PICK_CHUNKS] */
     draft_sequence *sequence;     /* [D] */
     int32_t *table;               /* [D, blocks] the blocks of the cache that they meet */
     int32_t *position;            /* [S] */
     draft_state *state;           /* [D] among the answers of the step */
     draft_asked *asked;           /* [D] */
-    int slice, abreast, chunks, blocks;
+    int slice, chunks, blocks;
+    int64_t parts; /* that there is room for, each of all queries of a head */
 
     draft_sequence *host_sequence; /* host, as the next four: [D] those that have an anchor and room behind it */
     int32_t *host_table;           /* [D, blocks] */
@@ -114,11 +115,13 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
     s->blocks = most_blocks(d, limits);
     s->chunks = (m->vocab + 4 * PICK_THREADS - 1) / (4 * PICK_THREADS);
     if (s->chunks > PICK_CHUNKS) s->chunks = PICK_CHUNKS;
-    size_t parts = (size_t)d->kv_heads * (size_t)s->blocks * (size_t)queries; /* of a sequence */
-    size_t abreast = PART_BYTES / (parts * ((size_t)d->head_dim + 2) * sizeof(float));
+    /* Of a sequence at least, and so many as there is memory for. */
+    size_t places = (size_t)(s->blocks > DRAFT_RUNS ? s->blocks : DRAFT_RUNS + 1) * (size_t)d->kv_heads;
+    size_t abreast = PART_BYTES / (places * (size_t)queries * ((size_t)d->head_dim + 2) * sizeof(float));
     if (abreast < 1) abreast = 1;
     if (abreast > slice) abreast = slice;
-    s->abreast = (int)abreast;
+    size_t parts = abreast * places * (size_t)queries;
+    s->parts = (int64_t)(abreast * places);
 
     const struct {
         void *at;
@@ -143,8 +146,8 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
         {&s->z, slice * width, 2, "the drafter's feed-forward"},
         {&s->logits, slice * (size_t)m->vocab, 4, "the drafter's logits"},
         {&s->markov, slice * (size_t)(d->markov_rank ? d->markov_rank : 1), 2, "the drafter's Markov head"},
-        {&s->part_state, abreast * parts * 2, 4, "parts of the drafter's attention"},
-        {&s->part_out, abreast * parts * (size_t)d->head_dim, 4, "parts of the drafter's attention"},
+        {&s->part_state, parts * 2, 4, "parts of the drafter's attention"},
+        {&s->part_out, parts * (size_t)d->head_dim, 4, "parts of the drafter's attention"},
         {&s->best, slice * PICK_CHUNKS, 8, "the drafter's picks"},
         {&s->sequence, drafts, sizeof *s->sequence, "the drafter's sequences"},
         {&s->asked, drafts, sizeof *s->asked, "the drafter's sequences"},
@@ -284,17 +287,50 @@ typedef struct slice {
     float *h;     /* their rows of it */
 } slice;
 
+/* On Hopper, heads of 128 dims: keys and values by warpgroups (draft_hopper.cu). What a thread block takes follows from how
+ * many there are of each kind, and changes no bit. */
+static const char *hopper_kernel(const ops_step *step)
+{
+    const ops_backend *b = step->backend;
+    if (b->info.major != 9 || b->info.shared < DRAFT_HOPPER_SHARED + DRAFT_HOPPER_TOTAL || b->model->drafter->head_dim != 128)
+        return NULL;
+    return b->model->drafter->cache == CACHE_FP8 ? "draft_attend_fp8" : "draft_attend_bf16";
+}
+
+/* The mode that takes the fewest turns of a block of keys, of thread blocks that are there at once; each costs the time of
+ * one turn and a half to begin and to end. */
+static int hopper_mode(const ops_step *step, int64_t heads, int32_t blocks)
+{
+    int64_t at_once = step->backend->info.processors, best = INT64_MAX;
+    int mode = DRAFT_BLOCKS;
+    for (int i = DRAFT_BLOCKS; i <= DRAFT_WHOLE; i++) {
+        int64_t pieces = i == DRAFT_BLOCKS ? blocks : i == DRAFT_BY_RUNS ? DRAFT_RUNS : 1;
+        int64_t turns = i == DRAFT_BLOCKS ? 1 : i == DRAFT_BY_RUNS ? (blocks + DRAFT_RUNS - 1) / DRAFT_RUNS : blocks;
+        int64_t cost = (heads * pieces + at_once - 1) / at_once * (2 * turns + 3);
+        if (cost < best) best = cost, mode = i;
+    }
+    return mode;
+}
+
 static void attend(ops_step *step, const slice *part, int layer)
 {
     const ops_drafter *d = step->backend->model->drafter;
     cuda_draft_step *s = step->draft;
-    const char *name = d->head_dim <= 32   ? "draft_attend_32"
-                       : d->head_dim <= 64 ? "draft_attend_64"
-                                           : "draft_attend_128";
-    int padded = d->head_dim <= 32 ? 32 : d->head_dim <= 64 ? 64 : 128;
+    const char *hopper = hopper_kernel(step), *name = d->head_dim <= 32   ? "draft_attend_32"
+                                                      : d->head_dim <= 64 ? "draft_attend_64"
+                                                                          : "draft_attend_128";
+    int padded = d->head_dim <= 32 ? 32 : d->head_dim <= 64 ? 64 : 128, per_group = d->heads / d->kv_heads;
     int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
-    for (int32_t first = 0; first < part->count; first += s->abreast) {
-        int32_t count = part->count - first < s->abreast ? part->count - first : s->abreast;
+    int tiles = (part->stride * per_group + DRAFT_HOPPER_QUERIES - 1) / DRAFT_HOPPER_QUERIES, mode = DRAFT_BLOCKS;
+    int32_t most = 1;
+    for (int32_t i = part->begin; i < part->begin + part->count; i++)
+        if (s->host_sequence[i].blocks > most) most = s->host_sequence[i].blocks;
+    assert(most <= s->blocks);
+    if (hopper) mode = hopper_mode(step, (int64_t)part->count * d->kv_heads * tiles, most);
+    int32_t places = mode == DRAFT_BLOCKS ? most : DRAFT_RUNS + 1;
+    int64_t abreast = mode == DRAFT_WHOLE ? part->count : s->parts / (places * d->kv_heads);
+    for (int32_t first = 0; first < part->count; first += (int32_t)abreast) {
+        int32_t count = part->count - first < abreast ? part->count - first : (int32_t)abreast;
         int64_t row = (int64_t)first * part->stride;
         draft_attend_args args = {.sequence = s->sequence + part->begin + first,
                                   .cache = step->device_cache,
@@ -310,18 +346,26 @@ static void attend(ops_step *step, const slice *part, int layer)
                                   .own_k = s->own_k + row * kv,
                                   .own_v = s->own_v + row * kv,
                                   .blocks = s->blocks,
-                                  .queries = step->limits.draft_rows * (d->heads / d->kv_heads),
+                                  .places = places,
+                                  .queries = step->limits.draft_rows * per_group,
                                   .part_state = s->part_state,
                                   .part_out = s->part_out,
-                                  .attention = s->attention + row * q};
-        int32_t blocks = 1;
-        for (int32_t i = part->begin + first; i < part->begin + first + count; i++)
-            if (s->host_sequence[i].blocks > blocks) blocks = s->host_sequence[i].blocks;
-        assert(blocks <= s->blocks);
-        cuda_launch(step, name, blocks, d->kv_heads, count, DRAFT_ATTEND_THREADS,
-                    (size_t)(DYNAMIC_ROWS * (padded + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
-        cuda_launch(step, "draft_fold", part->stride * (d->heads / d->kv_heads), d->kv_heads, count, padded, 0, &args,
-                    sizeof args);
+                                  .attention = s->attention + row * q,
+                                  .mode = mode,
+                                  .tiles = tiles};
+        int across = mode == DRAFT_WHOLE ? 1 : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : most;
+        if (hopper)
+            cuda_launch(step, hopper, across, d->kv_heads * tiles, count, DRAFT_HOPPER_THREADS,
+                        (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0), &args, sizeof args);
+        else
+            cuda_launch(step, name, most, d->kv_heads, count, DRAFT_ATTEND_THREADS,
+                        (size_t)(DYNAMIC_ROWS * (padded + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
+        int queries = part->stride * per_group, warps = DRAFT_FOLD_THREADS / CUDA_WARP;
+        if (mode == DRAFT_BLOCKS)
+            cuda_launch(step, "draft_fold", queries, d->kv_heads, count, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
+        else if (mode == DRAFT_BY_RUNS)
+            cuda_launch(step, "draft_fold_runs", (queries + warps - 1) / warps, d->kv_heads, count, DRAFT_FOLD_THREADS, 0,
+                        &args, sizeof args);
     }
 }
 
@@ -369,8 +413,10 @@ static void run_markov(ops_step *step, const slice *part)
                                 .markov = s->markov,
                                 .h = part->h,
                                 .hidden = m->hidden,
+                                .best = s->best,
                                 .rank = m->drafter->markov_rank,
-                                .stride = part->stride};
+                                .stride = part->stride,
+                                .chunks = s->chunks};
     draft_pick_args pick = {.sequence = markov.sequence,
                             .state = markov.state,
                             .logits = s->logits,
@@ -385,8 +431,8 @@ static void run_markov(ops_step *step, const slice *part)
             cuda_project(step, &b->markov_out, s->markov, part->count, NULL, false, CUDA_ADD,
                          s->logits + (int64_t)k * m->vocab, (int64_t)part->stride * m->vocab);
         cuda_launch(step, "draft_pick", s->chunks, part->count, 1, PICK_THREADS, 0, &pick, sizeof pick);
-        cuda_launch(step, "draft_take", part->count, 1, 1, CUDA_WARP, 0, &pick, sizeof pick);
     }
+    cuda_launch(step, "draft_take", part->count, 1, 1, CUDA_WARP, 0, &pick, sizeof pick);
 }
 
 /* What a state says to the one who asked. */

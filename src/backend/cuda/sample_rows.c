@@ -17,20 +17,24 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-enum { PICK_CHUNKS = 64 };
+enum {
+    PICK_CHUNKS = 256,    /* most blocks that look through a row */
+    PICKS_OF_PROCESSOR = 6, /* blocks that look through rows at once */
+};
 
 /* R = limits.logit_rows, at least 1. */
 typedef struct cuda_sampling {
-    sample_row_args *row; /* device, as the next three, [R] */
+    sample_row_args *row; /* device, as the next four, [R] */
     sample_bound *bound;
     uint64_t *best;            /* [R, chunks] */
+    float *maxima;             /* [R, SAMPLE_GROUPS] */
     uint8_t *answer;           /* ids [R], then states of drafts [limits.drafts] */
     uint32_t *mask;            /* [R, words] slots */
     sample_row_args *host_row; /* host, [R] */
     uint32_t *host_mask;       /* host, [R, words] as the slots are; of those from `known` on nothing is known */
     uint8_t *host_answer;      /* host */
     size_t id_bytes, answer_bytes;
-    int32_t chunks, rows, known;
+    int32_t chunks, rows, known; /* chunks: most of a row */
     size_t words; /* of a mask */
 } cuda_sampling;
 
@@ -55,6 +59,8 @@ hy_status cuda_sampling_open(ops_step *step, hy_error *err)
     if (status == HY_OK) status = cuda_step_alloc(step, rows, sizeof *s->bound, "sampling", &s->bound, err);
     if (status == HY_OK)
         status = cuda_step_alloc(step, rows * (size_t)s->chunks, sizeof *s->best, "sampling", &s->best, err);
+    if (status == HY_OK)
+        status = cuda_step_alloc(step, rows * SAMPLE_GROUPS, sizeof *s->maxima, "sampling", &s->maxima, err);
     if (status == HY_OK) status = cuda_step_alloc(step, s->answer_bytes, 1, "sampling", &s->answer, err);
     if (status == HY_OK)
         status = cuda_step_alloc(step, rows * s->words, sizeof *s->mask, "masks of the vocabulary", &s->mask, err);
@@ -71,12 +77,21 @@ void cuda_sampling_close(ops_step *step)
     step->sampling = NULL;
 }
 
+static int32_t kind_of(const ops_sample *how, int32_t vocab)
+{
+    if (sample_is_greedy(how->temperature)) return SAMPLE_ALL;
+    if ((how->top_k > 0 && how->top_k < vocab) || how->top_p < 1) return SAMPLE_LISTED;
+    return how->min_p > 0 ? SAMPLE_BOUNDED : SAMPLE_ALL;
+}
+
 bool cuda_sample_on_gpu(const ops_step *step, const ops_sample *row)
 {
     bool penalties = row->repetition_penalty != 1 || row->frequency_penalty != 0 || row->presence_penalty != 0;
-    bool cut = row->top_k > 0 && row->top_k < step->backend->model->vocab && !sample_is_greedy(row->temperature);
+    int32_t vocab = step->backend->model->vocab, kind = kind_of(row, vocab);
+    bool cut = kind == SAMPLE_LISTED && row->top_k > 0 && row->top_k < vocab;
     return row->bias_count == 0 && !penalties && row->logprobs < 0 && !(cut && row->top_k > SAMPLE_MOST) &&
-           row->logit_row < step->logit_rows && step->error.status == HY_OK;
+           !(kind != SAMPLE_ALL && vocab > SAMPLE_VOCAB) && row->logit_row < step->logit_rows &&
+           step->error.status == HY_OK;
 }
 
 /* The slots of a call: [0, used), of which [first, last) are to be sent. */
@@ -127,13 +142,18 @@ void cuda_sample_start(ops_step *step, const ops_sample *const *rows, int32_t co
 {
     cuda_sampling *s = step->sampling;
     gpu *g = step->backend->gpu;
+    int32_t vocab = step->backend->model->vocab;
     mask_slots slots = {0};
+    bool masses = false, bounds = false;
     assert(count <= s->rows);
     for (int32_t i = 0; i < count; i++) {
         const ops_sample *how = rows[i];
         int32_t slot = mask_slot(step, &slots, how);
         s->host_row[i] = (sample_row_args){
             .logit_row = how->logit_row, .top_k = how->top_k, .top_p = how->top_p, .min_p = how->min_p};
+        s->host_row[i].kind = kind_of(how, vocab);
+        masses |= s->host_row[i].kind == SAMPLE_LISTED && !(how->top_k > 0 && how->top_k < vocab);
+        bounds |= s->host_row[i].kind == SAMPLE_BOUNDED;
         s->host_row[i].stream = (draw_stream){.seed = how->seed,
                                               .position = how->position,
                                               .choice = how->choice,
@@ -142,17 +162,26 @@ void cuda_sample_start(ops_step *step, const ops_sample *const *rows, int32_t co
                                               .greedy = sample_is_greedy(how->temperature)};
         if (slot >= 0) s->host_row[i].mask = s->mask + (size_t)slot * s->words;
     }
+    int32_t chunks = (PICKS_OF_PROCESSOR * step->backend->info.processors + count - 1) / count;
+    if (chunks > s->chunks) chunks = s->chunks;
+    int32_t fours = 1;
+    while ((vocab + 4 * fours - 1) / (4 * fours) > SAMPLE_GROUPS && fours < SAMPLE_GROUP_FOURS) fours *= 2;
     sample_args args = {.logits = step->logits,
                         .row = s->row,
                         .bound = s->bound,
                         .best = s->best,
+                        .maxima = s->maxima,
                         .id = cuda_answer_ids(step, false),
-                        .vocab = step->backend->model->vocab,
-                        .chunks = s->chunks};
+                        .vocab = vocab,
+                        .chunks = chunks,
+                        .fours = fours};
     send_masks(step, &slots);
     g->calls->write(g, s->row, s->host_row, (size_t)count * sizeof *s->row);
+    cuda_launch(step, "sample_scan", chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);
+    if (masses) cuda_launch(step, "sample_mass", chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);
     cuda_launch(step, "sample_cut", count, 1, 1, SAMPLE_THREADS, 0, &args, sizeof args);
-    cuda_launch(step, "sample_pick", s->chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);
+    if (!bounds) return;
+    cuda_launch(step, "sample_pick", chunks, count, 1, SAMPLE_PICK_THREADS, 0, &args, sizeof args);
     cuda_launch(step, "sample_take", count, 1, 1, CUDA_WARP, 0, &args, sizeof args);
 }
 

@@ -15,7 +15,7 @@
  * of fp32 outputs, 7.5 MiB for g = 7, written and read again. Arithmetic is 4 * 4,096 * 128 * 64 * g operations.
  */
 #include "backend/cuda/kernels/cache.cuh"
-#include "backend/cuda/kernels/draft.h"
+#include "backend/cuda/kernels/draft.cuh"
 #include "backend/cuda/kernels/draw.cuh"
 
 /* ---- Rows of weights --------------------------------------------------------------------------------------------- */
@@ -126,19 +126,6 @@ KERNEL(draft_heads, draft_heads_args)
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-/* What row k sees of block b: tokens [first, end). */
-struct key_span {
-    int first, end;
-};
-
-DEVICE key_span span_of(const draft_attend_args &a, const draft_sequence &of, int b, int k)
-{
-    if (b == of.blocks - 1) return {0, of.rows};
-    int32_t begin = (of.first_block + b) * CUDA_BLOCK_TOKENS, low = of.position + k - a.window + 1 - begin;
-    int32_t left = of.position - begin;
-    return {low > 0 ? low : 0, left < CUDA_BLOCK_TOKENS ? left : CUDA_BLOCK_TOKENS};
-}
-
 /* Eight values of a key or of a value, in the cache as bf16 or E4M3; at a multiple of 8 bytes of these. */
 DEVICE quad eight(const uint8_t *at, bool half)
 {
@@ -198,7 +185,7 @@ template <int DIM> DEVICE void attend_block(const draft_attend_args &a)
     BLOCK_SYNC();
 
     int queries = of.rows * per_group, tokens = (span_of(a, of, b, 0).end + 15) / 16 * 16;
-    int64_t part = (((int64_t)s * a.kv_heads + group) * a.blocks + b) * a.queries;
+    int64_t part = (((int64_t)s * a.kv_heads + group) * a.places + b) * a.queries;
     for (int first = warp * 16; first < queries; first += DRAFT_ATTEND_THREADS / CUDA_WARP * 16) {
         /* This lane's two queries, g and g + 8 of the tile. */
         uint32_t q[DIM / 16][4];
@@ -299,55 +286,151 @@ KERNEL(draft_attend_32, draft_attend_args) { attend_block<32>(a); }
 KERNEL(draft_attend_64, draft_attend_args) { attend_block<64>(a); }
 KERNEL(draft_attend_128, draft_attend_args) { attend_block<128>(a); }
 
-/* A query of a KV head: a thread per dim walks through the blocks in ascending order. */
+/* Four dims of a query, as a lane has them. */
+struct fold_state {
+    float top, sum, out[4];
+};
+
+DEVICE fold_state fold_nothing()
+{
+    return {-INFINITY, 0, {0, 0, 0, 0}};
+}
+DEVICE void fold_into(fold_state &to, const fold_state &from)
+{
+    float before, now;
+    fold_step(to.top, from.top, before, now);
+    to.sum = fold_value(to.sum, before, from.sum, now);
+    UNROLL for (int i = 0; i < 4; i++) to.out[i] = fold_value(to.out[i], before, from.out[i], now);
+}
+DEVICE fold_state load_part(const draft_attend_args &a, int64_t part, int dim)
+{
+    fold_state x = {a.part_state[part * 2], a.part_state[part * 2 + 1], {0, 0, 0, 0}};
+    quad q = *(const quad *)(a.part_out + part * a.dim + dim);
+    UNROLL for (int i = 0; i < 4; i++) x.out[i] = bits_float(q.w[i]);
+    return x;
+}
+DEVICE void store_attention(const draft_attend_args &a, int s, int group, int query, int dim, const fold_state &x)
+{
+    int per_group = a.heads / a.kv_heads;
+    int64_t row = (int64_t)s * a.stride + query / per_group, head = group * per_group + query % per_group;
+    uint32_t *to = (uint32_t *)(a.attention + (row * a.heads + head) * a.dim + dim);
+    to[0] = bf16_pair(x.out[0] / x.sum, x.out[1] / x.sum);
+    to[1] = bf16_pair(x.out[2] / x.sum, x.out[3] / x.sum);
+}
+
+/* A query of a KV head, and a warp for each run. */
 KERNEL(draft_fold, draft_attend_args)
 {
-    int query = blockIdx.x, group = blockIdx.y, s = blockIdx.z, per_group = a.heads / a.kv_heads, i = threadIdx.x;
-    int k = query / per_group;
+    SHARED(fold_state, state, DRAFT_RUNS * CUDA_WARP);
+    int query = blockIdx.x, group = blockIdx.y, s = blockIdx.z, lane = threadIdx.x % CUDA_WARP, run = threadIdx.x / CUDA_WARP;
     const draft_sequence &of = a.sequence[s];
-    if (k >= of.rows || i >= a.dim) return;
-    int64_t part = ((int64_t)s * a.kv_heads + group) * a.blocks * a.queries + query;
-    float top = 0, sum = 0, out = 0;
-    bool begun = false;
-    const int ahead = 4; /* blocks whose loads are on their way together */
-    for (int first = 0; first < of.blocks; first += ahead) {
-        float block_top[ahead], block_sum[ahead], block_out[ahead];
-        bool seen[ahead];
-        UNROLL
-        for (int n = 0; n < ahead; n++, part += a.queries) {
-            seen[n] = false;
-            if (first + n >= of.blocks) continue;
-            key_span span = span_of(a, of, first + n, k);
-            seen[n] = span.first < span.end;
-            if (!seen[n]) continue;
-            block_top[n] = a.part_state[part * 2], block_sum[n] = a.part_state[part * 2 + 1];
-            block_out[n] = a.part_out[part * a.dim + i];
-        }
-        UNROLL
-        for (int n = 0; n < ahead; n++) {
-            if (!seen[n]) continue;
-            if (!begun) {
-                top = block_top[n], sum = block_sum[n], out = block_out[n], begun = true;
-                continue;
-            }
-            float joint = top > block_top[n] ? top : block_top[n];
-            float before = exp2f(top - joint), now = exp2f(block_top[n] - joint);
-            sum = sum * before + block_sum[n] * now;
-            out = out * before + block_out[n] * now;
-            top = joint;
-        }
+    int blocks = of.blocks - 1, dim = 4 * lane;
+    if (query >= of.rows * (a.heads / a.kv_heads)) return;
+    int64_t first = ((int64_t)s * a.kv_heads + group) * a.places * a.queries + query;
+    fold_state now = fold_nothing();
+    const int ahead = 9; /* blocks whose loads are on their way together */
+    int end = run_begin(blocks, run + 1);
+    for (int from = run_begin(blocks, run); from < end && dim < a.dim; from += ahead) {
+        fold_state part[ahead];
+        UNROLL for (int n = 0; n < ahead; n++)
+            if (from + n < end) part[n] = load_part(a, first + (int64_t)(from + n) * a.queries, dim);
+        UNROLL for (int n = 0; n < ahead; n++)
+            if (from + n < end) fold_into(now, part[n]);
     }
-    a.attention[(((int64_t)s * a.stride + k) * a.heads + group * per_group + query % per_group) * a.dim + i] =
-        bf16_of_float(out / sum);
+    state[threadIdx.x] = now;
+    BLOCK_SYNC();
+    if (run > 0 || dim >= a.dim) return;
+    fold_state all = load_part(a, first + (int64_t)blocks * a.queries, dim);
+    UNROLL for (int r = 0; r < DRAFT_RUNS; r++) fold_into(all, state[r * CUDA_WARP + lane]);
+    store_attention(a, s, group, query, dim, all);
+}
+
+/* A warp for each query. */
+KERNEL(draft_fold_runs, draft_attend_args)
+{
+    int query = (int)(blockIdx.x * (blockDim.x / CUDA_WARP) + threadIdx.x / CUDA_WARP), group = blockIdx.y, s = blockIdx.z;
+    int dim = 4 * (threadIdx.x % CUDA_WARP);
+    if (query >= a.sequence[s].rows * (a.heads / a.kv_heads) || dim >= a.dim) return;
+    int64_t first = ((int64_t)s * a.kv_heads + group) * a.places * a.queries + query;
+    fold_state part[DRAFT_RUNS], all = load_part(a, first + (int64_t)DRAFT_RUNS * a.queries, dim);
+    UNROLL for (int r = 0; r < DRAFT_RUNS; r++) part[r] = load_part(a, first + (int64_t)r * a.queries, dim);
+    UNROLL for (int r = 0; r < DRAFT_RUNS; r++) fold_into(all, part[r]);
+    store_attention(a, s, group, query, dim, all);
 }
 
 /* ---- Drafts ------------------------------------------------------------------------------------------------------ */
 
+enum { PICK_FOURS = 4 }; /* that a thread reads at once */
+
+KERNEL(draft_pick, draft_pick_args)
+{
+    SHARED(uint64_t, part, 8);
+    int s = blockIdx.y, warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
+    const draft_sequence &of = a.sequence[s];
+    if (a.state[s].before < 0 || a.k >= of.wanted) return;
+    const float *row = a.logits + ((int64_t)s * a.stride + a.k) * a.vocab;
+    draw_stream stream = of.stream;
+    stream.position += (uint32_t)a.k;
+    draw_best best = {DRAW_NONE, -1};
+    float bound = DRAW_NONE;
+    int step = 4 * gridDim.x * blockDim.x;
+    for (int base = 4 * (blockIdx.x * blockDim.x); base < a.vocab; base += PICK_FOURS * step) {
+        int first = base + 4 * (int)threadIdx.x;
+        float z[PICK_FOURS][4];
+        UNROLL for (int n = 0; n < PICK_FOURS; n++) {
+            UNROLL for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
+            if (first + n * step < a.vocab) draw_four(row, first + n * step, a.vocab, z[n]);
+        }
+        UNROLL for (int n = 0; n < PICK_FOURS; n++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                z[n][i] = stream.greedy ? draw_clean(z[n][i]) : draw_scale(z[n][i], stream.temperature);
+                if (stream.greedy) draw_take(best, z[n][i], first + n * step + i);
+            }
+        if (!stream.greedy) draw_noisy(best, bound, stream, z, first, step);
+    }
+    uint64_t place = draw_best_of_warp(draw_place(best));
+    if (lane == 0) part[warp] = place;
+    BLOCK_SYNC();
+    if (threadIdx.x > 0) return;
+    for (unsigned i = 1; i < blockDim.x / CUDA_WARP; i++)
+        if (part[i] > place) place = part[i];
+    a.best[(int64_t)s * a.chunks + blockIdx.x] = place;
+}
+
+/* Draft k of a sequence is the best of the parts; by one warp. */
+DEVICE void take(draft_state &state, const uint64_t *best, int chunks, int k)
+{
+    int lane = threadIdx.x % CUDA_WARP;
+    uint64_t place = 0;
+    for (int i = lane; i < chunks; i += CUDA_WARP)
+        if (best[i] > place) place = best[i];
+    place = draw_best_of_warp(place);
+    if (lane > 0) return;
+    int32_t id = draw_id(place);
+    state.before = id;
+    if (id >= 0) state.draft[k] = id, state.count = k + 1;
+}
+
+/* Behind the last draft: one warp a sequence. */
+KERNEL(draft_take, draft_pick_args)
+{
+    int s = blockIdx.x;
+    draft_state &state = a.state[s];
+    bool drafted = state.before >= 0 && a.k < a.sequence[s].wanted;
+    WARP_SYNC(); /* all lanes have read the state */
+    if (drafted) take(state, a.best + (int64_t)s * a.chunks, a.chunks, a.k);
+}
+
+/* In front of draft k, behind the one before. */
 KERNEL(draft_markov, draft_markov_args)
 {
     SHARED(float, part, 4);
     int s = blockIdx.x, warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
     const draft_sequence &of = a.sequence[s];
+    bool taken = a.k > 0 && a.state[s].before >= 0 && a.k - 1 < of.wanted;
+    BLOCK_SYNC(); /* all threads have read the state */
+    if (taken && warp == 0) take(a.state[s], a.best + (int64_t)s * a.chunks, a.chunks, a.k - 1);
+    BLOCK_SYNC();
     int32_t before = a.state[s].before;
     bool drafts = before >= 0 && a.k < of.wanted;
     uint16_t *markov = a.markov + (int64_t)s * a.rank;
@@ -365,51 +448,4 @@ KERNEL(draft_markov, draft_markov_args)
     if (threadIdx.x > 0) return;
     sum = (part[0] + part[1]) + (part[2] + part[3]) + element(a.confidence_bias, 0, 0);
     if (!(1 / (1 + expf(-sum)) >= of.threshold)) a.state[s].before = -1; /* a NaN is not */
-}
-
-KERNEL(draft_pick, draft_pick_args)
-{
-    SHARED(uint64_t, part, 8);
-    int s = blockIdx.y, warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
-    const draft_sequence &of = a.sequence[s];
-    if (a.state[s].before < 0 || a.k >= of.wanted) return;
-    const float *row = a.logits + ((int64_t)s * a.stride + a.k) * a.vocab;
-    draw_stream stream = of.stream;
-    stream.position += (uint32_t)a.k;
-    draw_best best = {DRAW_NONE, -1};
-    int step = 4 * gridDim.x * blockDim.x;
-    for (int first = 4 * (blockIdx.x * blockDim.x + threadIdx.x); first < a.vocab; first += step) {
-        float z[4];
-        draw_four(row, first, a.vocab, z);
-        UNROLL
-        for (int i = 0; i < 4; i++) z[i] = stream.greedy ? draw_clean(z[i]) : draw_scale(z[i], stream.temperature);
-        if (!stream.greedy)
-            draw_noisy(best, stream, z, first);
-        else
-            UNROLL for (int i = 0; i < 4; i++) draw_take(best, z[i], first + i);
-    }
-    uint64_t place = draw_best_of_warp(draw_place(best));
-    if (lane == 0) part[warp] = place;
-    BLOCK_SYNC();
-    if (threadIdx.x > 0) return;
-    for (unsigned i = 1; i < blockDim.x / CUDA_WARP; i++)
-        if (part[i] > place) place = part[i];
-    a.best[(int64_t)s * a.chunks + blockIdx.x] = place;
-}
-
-/* One warp a sequence. */
-KERNEL(draft_take, draft_pick_args)
-{
-    int s = blockIdx.x, lane = threadIdx.x % CUDA_WARP;
-    draft_state &state = a.state[s];
-    if (state.before < 0 || a.k >= a.sequence[s].wanted) return;
-    uint64_t place = 0;
-    for (int i = lane; i < a.chunks; i += CUDA_WARP)
-        if (a.best[(int64_t)s * a.chunks + i] > place) place = a.best[(int64_t)s * a.chunks + i];
-    place = draw_best_of_warp(place);
-    WARP_SYNC(); /* all lanes have read the state */
-    if (lane > 0) return;
-    int32_t id = draw_id(place);
-    state.before = id;
-    if (id >= 0) state.draft[a.k] = id, state.count = a.k + 1;
 }

@@ -13,6 +13,13 @@ enum {
     DRAFT_HEAD_DIM = 128,    /* the largest */
     DRAFT_PAD = 8,           /* bf16 values behind a key in shared memory, so that eight keys meet all banks */
     DRAFT_ATTEND_THREADS = 256,
+    DRAFT_RUNS = 4,          /* into which the context's blocks of keys are divided */
+    DRAFT_FOLD_THREADS = 128,
+    /* Of draft_attend_fp8 and draft_attend_bf16: */
+    DRAFT_HOPPER_THREADS = 512,
+    DRAFT_HOPPER_QUERIES = 128, /* of a thread block */
+    DRAFT_HOPPER_SHARED = (160 + 1) << 10, /* bytes; and what DRAFT_WHOLE has more */
+    DRAFT_HOPPER_TOTAL = 64 << 10,
     DRAFT_PARTS = 6,         /* kinds of heads that one launch finishes */
 };
 
@@ -92,8 +99,16 @@ typedef struct draft_heads_args {
     const int32_t *sequence;
 } draft_heads_args;
 
-/* Attention of blocks: draft_attend_32, _64, _128 by the padded dim, grid (blocks, kv_heads, sequences), makes what each
- * block of keys gives alone; draft_fold, grid (queries, kv_heads, sequences), puts these together. */
+/* What a thread block of draft_attend_fp8 and draft_attend_bf16 takes: a block of keys, or the block's own rows; a run; all. */
+enum { DRAFT_BLOCKS, DRAFT_BY_RUNS, DRAFT_WHOLE };
+
+/* Attention of blocks. What a thread block leaves are parts, at places of a sequence's head: one for each block of keys, the own
+ * rows last; or (by_runs) one for each run, and behind these the own rows.
+ *     draft_attend_32, _64, _128   by the padded dim, grid (blocks, kv_heads, sequences): parts of blocks
+ *     draft_attend_fp8, _bf16      on Hopper, 128 dims, grid (blocks, DRAFT_RUNS or 1, kv_heads * tiles, sequences) by `mode`; of
+ *                                  DRAFT_WHOLE the attention itself
+ *     draft_fold                   grid (queries, kv_heads, sequences): attention of parts of blocks
+ *     draft_fold_runs              grid (divided by warps of a block, kv_heads, sequences): of parts of runs */
 typedef struct draft_attend_args {
     const draft_sequence *sequence; /* of the launch */
     kernel_cache cache;
@@ -103,25 +118,27 @@ typedef struct draft_attend_args {
     float scale; /* of scores, in powers of two */
     const uint16_t *q;         /* of the launch, [rows, heads, dim] bf16 */
     const uint16_t *own_k, *own_v; /* [rows, kv_heads, dim] bf16 */
-    int32_t blocks, queries;   /* most of a sequence: these are the parts' strides */
-    float *part_state;         /* [sequences, kv_heads, blocks, queries, 2] maximum and sum */
-    float *part_out;           /* [sequences, kv_heads, blocks, queries, dim] */
+    int32_t blocks, places, queries; /* most of a sequence: strides of the table and of the parts */
+    float *part_state;         /* [sequences, kv_heads, places, queries, 2] maximum and sum */
+    float *part_out;           /* [sequences, kv_heads, places, queries, dim] */
     uint16_t *attention;       /* [rows, heads, dim] bf16 */
+    int32_t mode, tiles;       /* on Hopper; of DRAFT_HOPPER_QUERIES queries */
 } draft_attend_args;
 
-/* Before the k-th drafts: markov [sequences, rank] bf16 = markov_in of the token before; drafts whose confidence is below
- * the threshold end. Grid (sequences). */
+/* Before the k-th drafts: takes the ones before; markov [sequences, rank] bf16 = markov_in of these; drafts whose confidence is
+ * below the threshold end. Grid (sequences). */
 typedef struct draft_markov_args {
     const draft_sequence *sequence;
     draft_state *state;
     kernel_weight markov_in, confidence, confidence_bias;
     uint16_t *markov;
     const float *h; /* [rows, hidden] of the slice */
-    int32_t hidden, rank, stride, k;
+    const uint64_t *best; /* [sequences, chunks] of the draft before */
+    int32_t hidden, rank, stride, k, chunks;
 } draft_markov_args;
 
 /* The k-th drafts: draft_pick, grid (chunks, sequences), the best of a part of the vocabulary; draft_take, grid
- * (sequences), the best of these. */
+ * (sequences), the best of these, behind the last draft. */
 typedef struct draft_pick_args {
     const draft_sequence *sequence;
     draft_state *state;

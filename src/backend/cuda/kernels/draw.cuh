@@ -129,21 +129,32 @@ DEVICE void draw_take(draw_best &best, float value, int32_t id)
 DEVICE uint64_t draw_place(const draw_best &best) { return best.id < 0 ? 0 : draw_place(best.top, best.id); }
 
 /*
- * z + noise of up to four logits from id `first` on, a multiple of four; those of -inf have no part. As in the definition
- * a logarithm is left out where its bound, (n + 1) ln 2 for n leading zero bits, cannot pass the best so far.
+ * z + noise of N times four logits, those of n from id `first` + n * step on, a multiple of four; those of -inf have no part.
+ * All lanes of a warp come, with logits of one row. Of u with n leading zero bits the noise is between (n - 1) ln 2 - 0.07, or
+ * -2.9, and (n + 1) ln 2, so most logits need no logarithm: `bound`, -inf at first, is what one of the warp's logits reaches.
  */
-DEVICE void draw_noisy(draw_best &best, const draw_stream &in, const float z[4], int32_t first)
+template <int N>
+DEVICE void draw_noisy(draw_best &best, float &bound, const draw_stream &in, const float (&z)[N][4], int first, int step)
 {
-    uint32_t x[4];
-    bool drawn = false;
-    UNROLL
-    for (int lane = 0; lane < 4; lane++) {
-        if (!(z[lane] + 33 * 0.6932f > best.top)) continue;
-        if (!drawn) draw_quad(in, (uint32_t)first / 4, x);
-        drawn = true;
-        if (!(z[lane] + (float)(draw_zeros(x[lane]) + 1) * 0.6932f > best.top)) continue;
-        draw_take(best, z[lane] + draw_noise(x[lane]), first + lane);
+    uint32_t x[N][4];
+    float reached = bound;
+    UNROLL for (int n = 0; n < N; n++) {
+        float top = max(max(z[n][0], z[n][1]), max(z[n][2], z[n][3]));
+        UNROLL for (int i = 0; i < 4; i++) x[n][i] = ~0u;
+        if (top == DRAW_NONE || top + 33 * 0.6932f < bound) continue;
+        draw_quad(in, (uint32_t)(first + n * step) / 4, x[n]);
+        UNROLL for (int i = 0; i < 4; i++) {
+            int zeros = draw_zeros(x[n][i]);
+            reached = max(reached, z[n][i] + (zeros ? (float)zeros * 0.693f - 0.76f : -2.9f));
+        }
     }
+    UNROLL for (int mask = 16; mask > 0; mask /= 2) reached = max(reached, lane_xor(reached, mask));
+    bound = reached;
+    UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int i = 0; i < 4; i++) {
+            if (z[n][i] == DRAW_NONE || z[n][i] + (float)(draw_zeros(x[n][i]) + 1) * 0.6932f < bound) continue;
+            draw_take(best, z[n][i] + draw_noise(x[n][i]), first + n * step + i);
+        }
 }
 
 /* The best of a warp, in all lanes. */

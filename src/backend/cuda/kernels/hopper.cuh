@@ -12,6 +12,8 @@
  *                                       parity 1 before any has ended returns at once
  *     copy_bulk(shared, global, bytes, full)   16-byte aligned, by one thread: arrives as bytes
  *     copy_come(full)                   one arrival, when all copy_async of this thread so far have arrived; `count` has it
+ *     e4m3_halves(codes)                the low two E4M3 codes as a pair of fp16, exactly; NaN gives NaN
+ *     round_halves(low, high)           the nearest fp16 of both, ties to even, `low` in the low half
  *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
  *                                       the writer calls it before the barrier that hands them over
  *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting
@@ -107,6 +109,18 @@ DEVICE void copy_bulk(void *shared, const void *global, uint32_t bytes, arrivals
 DEVICE void copy_come(arrivals *b)
 {
     HOPPER_ASM("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
+}
+DEVICE uint32_t e4m3_halves(uint32_t codes)
+{
+    uint32_t d = 0;
+    HOPPER_ASM("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"((uint16_t)codes));
+    return d;
+}
+DEVICE uint32_t round_halves(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
 }
 DEVICE void others_read() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 

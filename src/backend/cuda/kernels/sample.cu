@@ -3,14 +3,17 @@
  * what is left + Gumbel noise. The same choice to the bit: the same fp32 steps, masses as sums of whole numbers, cuts at a
  * place in the order (logit descending, id ascending).
  *
- * A cut keeps a prefix of that order, so all three are one bound (key, last id). sample_cut, one block a row, finds it without
- * sorting the row: the k-th largest of the threads' own maxima is a threshold that at least k entries reach and few more do;
- * these are sorted in shared memory and the cut is made there. Where they do not hold it (a flat row and top-p, equal
- * logits by the thousand) the row is refused and the host's definition takes it. sample_pick draws over the whole row.
+ * sample_scan reads a row once. Without cuts it finds the best of each part, and sample_cut the best of these. With cuts it
+ * leaves the maximum of every group of at most 128 neighbours: scaling keeps their order, so it is the group's maximum
+ * afterwards too. The k-th largest of the maxima is a threshold that at least k entries reach and few more do, all in groups
+ * whose maximum does. sample_cut, one block a row, takes a threshold at or a little below that one, reads these groups alone,
+ * sorts what reaches it, makes the cut there and draws of what is left. Where the list does not hold the cut (a flat row and
+ * top-p, equal logits by the thousand) the row is refused and the host's definition takes it. Min-p alone is a bound, under
+ * which sample_pick draws.
  *
- * Bytes: 4 * vocab a pass, and vocab / 8 of a mask, which rows share and the second-level cache holds; three passes a row
- * with cuts and one without. Rows are the parallelism of sample_cut, parts of the vocabulary that of sample_pick. The bound
- * is one multiprocessor's reading of two passes.
+ * Bytes: 4 * vocab once, and vocab / 8 of a mask, which rows share and the second-level cache holds: 51 MB for 64 rows of
+ * 200,064 ids, 12 us at 4.2 TB/s. Noise is ten rounds of Philox for four ids, some 130 instructions with what is around them, 3.2
+ * million times for 64 rows: 14 us of all issue slots. A row alone is latency: two launches and the dozen barriers of sample_cut.
  */
 #include "backend/cuda/kernels/draw.cuh"
 
@@ -33,9 +36,14 @@ DEVICE uint64_t weight_of(float x)
 
 DEVICE float of_key(uint32_t key) { return bits_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key); }
 
-DEVICE bool inside(const sample_bound &bound, uint32_t key, int32_t id)
+DEVICE bool cut_by_count(const sample_args &a, const sample_row_args &how) { return how.top_k > 0 && how.top_k < a.vocab; }
+
+/* Keys below it are not left by min-p; with the row's largest logit. */
+DEVICE uint32_t floor_of(const sample_row_args &how, float top)
 {
-    return key > bound.key || (key == bound.key && id <= bound.last);
+    if (!(how.min_p > 0)) return draw_key(DRAW_NONE) + 1;
+    const float least = bits_float(0x00800000u); /* the smallest normal number */
+    return draw_key(top + draw_log(how.min_p > least ? how.min_p : least) + 0.0f);
 }
 
 /* Descending, all `count` of them, a power of two; the block's threads all come. */
@@ -53,185 +61,373 @@ template <typename type> DEVICE void sort_down(type *values, int count)
         }
 }
 
-/* A thread's share of a row, so much at once that a block has enough loads on their way; -inf behind the last. */
-enum { FOURS = 2 };
-DEVICE void load_fours(const float *row, const uint32_t *mask, int base, int vocab, float z[FOURS][4])
+/* ---- The whole row ----------------------------------------------------------------------------------------------- */
+
+/* Fours [begin, end) of a block's part of a row. */
+struct scan_share {
+    int begin, end;
+};
+DEVICE scan_share share_of(const sample_args &a)
 {
-    UNROLL
-    for (int n = 0; n < FOURS; n++) {
-        int first = base + n * 4 * SAMPLE_THREADS;
-        if (first < vocab) {
-            draw_four(row, first, vocab, z[n]);
-        } else {
-            UNROLL
-            for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
-        }
-    }
-    UNROLL
-    for (int n = 0; n < FOURS; n++) draw_mask(mask, base + n * 4 * SAMPLE_THREADS, vocab, z[n]);
+    const int threads = SAMPLE_PICK_THREADS;
+    int fours = (a.vocab + 3) / 4, of_block = (fours + a.chunks * threads - 1) / (a.chunks * threads) * threads;
+    int begin = min((int)blockIdx.x * of_block, fours);
+    return {begin, min(begin + of_block, fours)};
 }
 
-/* Sum over the block, in all threads; `part` holds a number a warp. */
-DEVICE uint64_t sum_of_block(uint64_t x, uint64_t *part)
+/* Logits of this thread's fours base, base + SAMPLE_PICK_THREADS, ..; -inf from `end` on. */
+DEVICE void load_fours(const sample_args &a, const sample_row_args &how, int base, int end, float (&z)[SAMPLE_PICK_FOURS][4])
 {
-    for (int mask = 16; mask > 0; mask /= 2) x += lane_xor(x, mask);
-    if (threadIdx.x % CUDA_WARP == 0) part[threadIdx.x / CUDA_WARP] = x;
-    BLOCK_SYNC();
-    x = 0;
-    for (int i = 0; i < SAMPLE_THREADS / CUDA_WARP; i++) x += part[i];
-    BLOCK_SYNC();
-    return x;
-}
-
-KERNEL(sample_cut, sample_args)
-{
-    SHARED(uint64_t, list, SAMPLE_LIST);
-    SHARED(uint64_t, mass, SAMPLE_LIST);
-    SHARED(uint32_t, maxima, SAMPLE_THREADS);
-    SHARED(uint64_t, part, SAMPLE_THREADS / CUDA_WARP);
-    SHARED(uint32_t, listed, 1);
-    const sample_row_args &how = a.row[blockIdx.x];
     const float *row = a.logits + (int64_t)how.logit_row * a.vocab;
-    float temperature = how.stream.temperature;
-    bool by_count = how.top_k > 0 && how.top_k < a.vocab, by_mass = how.top_p < 1;
-    sample_bound bound = {draw_key(DRAW_NONE), -1, 0};
-    if (how.stream.greedy || !(by_count || by_mass || how.min_p > 0)) {
-        if (threadIdx.x == 0) a.bound[blockIdx.x] = bound;
-        return;
+    UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) {
+        int four = base + n * SAMPLE_PICK_THREADS;
+        UNROLL for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
+        if (four < end) draw_four(row, 4 * four, a.vocab, z[n]);
     }
-
-    uint32_t most = 0;
-    for (int base = 4 * threadIdx.x; base < a.vocab; base += FOURS * 4 * SAMPLE_THREADS) {
-        float z[FOURS][4];
-        load_fours(row, how.mask, base, a.vocab, z);
-        UNROLL
-        for (int n = 0; n < FOURS; n++)
-            UNROLL for (int i = 0; i < 4; i++) {
-                uint32_t key = draw_key(draw_scale(z[n][i], temperature));
-                if (key > most) most = key;
-            }
-    }
-    maxima[threadIdx.x] = most;
-    if (threadIdx.x == 0) listed[0] = 0;
-    BLOCK_SYNC();
-    sort_down(maxima, SAMPLE_THREADS);
-    float top = of_key(maxima[0]);
-    if (how.min_p > 0 && top > DRAW_NONE) {
-        const float least = bits_float(0x00800000u); /* the smallest normal number */
-        float floor = top + draw_log(how.min_p > least ? how.min_p : least);
-        bound = {draw_key(floor + 0.0f), 0x7FFFFFFF, 0};
-    }
-    if (!(by_count || by_mass) || !(top > DRAW_NONE)) {
-        if (threadIdx.x == 0) a.bound[blockIdx.x] = bound;
-        return;
-    }
-
-    /* What may be in the list, and without top-k the mass of all. */
-    uint32_t threshold = maxima[(by_count ? how.top_k : SAMPLE_MOST) - 1];
-    uint64_t sum = 0;
-    for (int base = 4 * threadIdx.x; base < a.vocab; base += FOURS * 4 * SAMPLE_THREADS) {
-        float fours[FOURS][4];
-        load_fours(row, how.mask, base, a.vocab, fours);
-        UNROLL
-        for (int n = 0; n < FOURS; n++)
-            UNROLL for (int i = 0; i < 4; i++) {
-                int id = base + n * 4 * SAMPLE_THREADS + i;
-                float z = draw_scale(fours[n][i], temperature);
-                uint32_t key = draw_key(z);
-                if (id >= a.vocab || !inside(bound, key, id)) continue;
-                if (!by_count) sum += weight_of(z - top);
-                if (key < threshold) continue;
-                uint32_t at = count_up(listed, 1);
-                if (at < SAMPLE_LIST) list[at] = draw_place(z, id);
-            }
-    }
-    if (!by_count) sum = sum_of_block(sum, part);
-    BLOCK_SYNC();
-    int count = (int)listed[0], padded = 2;
-    if (count == 0 || count > SAMPLE_LIST) { /* none: min-p above 1 */
-        bound.refused = 1;
-        if (threadIdx.x == 0) a.bound[blockIdx.x] = bound;
-        return;
-    }
-    while (padded < count) padded *= 2;
-    for (int i = count + threadIdx.x; i < padded; i += SAMPLE_THREADS) list[i] = 0;
-    BLOCK_SYNC();
-    sort_down(list, padded);
-    int kept = by_count && how.top_k < count ? how.top_k : count;
-    if (by_mass) {
-        /* Masses of the first i + 1 entries: pairs, fours, ... of them added up in place. */
-        for (int i = threadIdx.x; i < padded; i += SAMPLE_THREADS)
-            mass[i] = i < kept ? weight_of(of_key((uint32_t)(list[i] >> 32)) - top) : 0;
-        BLOCK_SYNC();
-        for (int step = 1; step < padded; step *= 2) {
-            uint64_t before[SAMPLE_LIST / SAMPLE_THREADS];
-            for (int i = threadIdx.x, n = 0; i < padded; i += SAMPLE_THREADS, n++) before[n] = i >= step ? mass[i - step] : 0;
-            BLOCK_SYNC();
-            for (int i = threadIdx.x, n = 0; i < padded; i += SAMPLE_THREADS, n++) mass[i] += before[n];
-            BLOCK_SYNC();
-        }
-        if (by_count) sum = mass[kept - 1];
-        double target = ceil((double)how.top_p * (double)sum);
-        uint64_t least = target > 1 ? (uint64_t)target : 1;
-        if (mass[kept - 1] < least && !by_count) {
-            bound.refused = 1;
-            if (threadIdx.x == 0) a.bound[blockIdx.x] = bound;
-            return;
-        }
-        /* The entry that reaches it is the last: exactly one thread has it, or none and all are kept. */
-        BLOCK_SYNC();
-        if (threadIdx.x == 0) listed[0] = (uint32_t)kept;
-        BLOCK_SYNC();
-        for (int i = threadIdx.x; i < kept; i += SAMPLE_THREADS)
-            if (mass[i] >= least && (i == 0 || mass[i - 1] < least)) listed[0] = (uint32_t)i + 1;
-        BLOCK_SYNC();
-        kept = (int)listed[0];
-    }
-    if (threadIdx.x > 0) return;
-    uint64_t last = list[kept - 1];
-    a.bound[blockIdx.x] = {(uint32_t)(last >> 32), draw_id(last), 0};
+    if (!how.mask) return;
+    UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) draw_mask(how.mask, 4 * (base + n * SAMPLE_PICK_THREADS), a.vocab, z[n]);
+}
+DEVICE void scale_fours(const sample_row_args &how, float (&z)[SAMPLE_PICK_FOURS][4])
+{
+    UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
+        UNROLL for (int i = 0; i < 4; i++)
+            z[n][i] = how.stream.greedy ? draw_clean(z[n][i]) : draw_scale(z[n][i], how.stream.temperature);
 }
 
-KERNEL(sample_pick, sample_args)
+/* The best of a block's part, of keys from `floor` on. */
+DEVICE uint64_t best_of_share(const sample_args &a, const sample_row_args &how, uint32_t floor)
 {
+    const int step = SAMPLE_PICK_THREADS * SAMPLE_PICK_FOURS;
     SHARED(uint64_t, part, SAMPLE_PICK_THREADS / CUDA_WARP);
-    const sample_row_args &how = a.row[blockIdx.y];
-    const float *row = a.logits + (int64_t)how.logit_row * a.vocab;
-    sample_bound bound = a.bound[blockIdx.y];
-    if (bound.refused) return;
+    scan_share share = share_of(a);
     draw_best best = {DRAW_NONE, -1};
-    int step = 4 * gridDim.x * SAMPLE_PICK_THREADS;
-    for (int first = 4 * (blockIdx.x * SAMPLE_PICK_THREADS + threadIdx.x); first < a.vocab; first += step) {
-        float z[4];
-        draw_four(row, first, a.vocab, z);
-        draw_mask(how.mask, first, a.vocab, z);
-        UNROLL
-        for (int i = 0; i < 4; i++) {
-            z[i] = how.stream.greedy ? draw_clean(z[i]) : draw_scale(z[i], how.stream.temperature);
-            if (!how.stream.greedy && !inside(bound, draw_key(z[i]), first + i)) z[i] = DRAW_NONE;
-        }
-        if (!how.stream.greedy)
-            draw_noisy(best, how.stream, z, first);
-        else
-            UNROLL for (int i = 0; i < 4; i++) draw_take(best, z[i], first + i);
+    float bound = DRAW_NONE;
+    for (int base = share.begin; base < share.end; base += step) {
+        int four = base + (int)threadIdx.x;
+        float z[SAMPLE_PICK_FOURS][4];
+        load_fours(a, how, four, share.end, z);
+        scale_fours(how, z);
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                if (draw_key(z[n][i]) < floor) z[n][i] = DRAW_NONE;
+                if (how.stream.greedy) draw_take(best, z[n][i], 4 * (four + n * SAMPLE_PICK_THREADS) + i);
+            }
+        if (!how.stream.greedy) draw_noisy(best, bound, how.stream, z, 4 * four, 4 * SAMPLE_PICK_THREADS);
     }
     uint64_t place = draw_best_of_warp(draw_place(best));
     if (threadIdx.x % CUDA_WARP == 0) part[threadIdx.x / CUDA_WARP] = place;
     BLOCK_SYNC();
-    if (threadIdx.x > 0) return;
-    for (int i = 1; i < SAMPLE_PICK_THREADS / CUDA_WARP; i++)
+    for (int i = 0; i < SAMPLE_PICK_THREADS / CUDA_WARP; i++)
         if (part[i] > place) place = part[i];
-    a.best[(int64_t)blockIdx.y * a.chunks + blockIdx.x] = place;
+    return place;
+}
+
+DEVICE void maxima_of_share(const sample_args &a, const sample_row_args &how)
+{
+    scan_share share = share_of(a);
+    float *maxima = a.maxima + (int64_t)blockIdx.y * SAMPLE_GROUPS;
+    for (int base = share.begin; base < share.end; base += SAMPLE_PICK_THREADS * SAMPLE_PICK_FOURS) {
+        int four = base + (int)threadIdx.x;
+        float z[SAMPLE_PICK_FOURS][4], most[SAMPLE_PICK_FOURS];
+        load_fours(a, how, four, share.end, z);
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) {
+            most[n] = DRAW_NONE; /* a NaN is not above it */
+            UNROLL for (int i = 0; i < 4; i++) most[n] = fmaxf(most[n], z[n][i]);
+        }
+        for (int mask = 1; mask < a.fours; mask *= 2)
+            UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) most[n] = fmaxf(most[n], lane_xor(most[n], mask));
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) {
+            int at = four + n * SAMPLE_PICK_THREADS;
+            if (at < share.end && at % a.fours == 0) maxima[at / a.fours] = most[n];
+        }
+    }
+}
+
+KERNEL(sample_scan, sample_args)
+{
+    const sample_row_args &how = a.row[blockIdx.y];
+    if (how.kind != SAMPLE_ALL) {
+        maxima_of_share(a, how);
+        return;
+    }
+    uint64_t place = best_of_share(a, how, 0);
+    if (threadIdx.x == 0) a.best[(int64_t)blockIdx.y * a.chunks + blockIdx.x] = place;
+}
+
+/* The largest of a block, in all threads; `part` has a number a warp. */
+DEVICE float most_of_block(float x, float *part)
+{
+    UNROLL for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, lane_xor(x, mask));
+    if (threadIdx.x % CUDA_WARP == 0) part[threadIdx.x / CUDA_WARP] = x;
+    BLOCK_SYNC();
+    for (unsigned i = 0; i < blockDim.x / CUDA_WARP; i++) x = fmaxf(x, part[i]);
+    return x;
+}
+DEVICE int groups_of(const sample_args &a) { return (a.vocab + 4 * a.fours - 1) / (4 * a.fours); }
+
+KERNEL(sample_mass, sample_args)
+{
+    SHARED(float, most_part, SAMPLE_PICK_THREADS / CUDA_WARP);
+    SHARED(uint64_t, part, SAMPLE_PICK_THREADS / CUDA_WARP);
+    const sample_row_args &how = a.row[blockIdx.y];
+    if (how.kind != SAMPLE_LISTED || cut_by_count(a, how)) return;
+    const float *maxima = a.maxima + (int64_t)blockIdx.y * SAMPLE_GROUPS;
+    float most = DRAW_NONE;
+    for (int i = threadIdx.x; i < groups_of(a); i += SAMPLE_PICK_THREADS) most = fmaxf(most, maxima[i]);
+    float top = draw_scale(most_of_block(most, most_part), how.stream.temperature);
+    uint32_t floor = floor_of(how, top);
+    scan_share share = share_of(a);
+    uint64_t sum = 0;
+    for (int base = share.begin; base < share.end; base += SAMPLE_PICK_THREADS * SAMPLE_PICK_FOURS) {
+        float z[SAMPLE_PICK_FOURS][4];
+        load_fours(a, how, base + (int)threadIdx.x, share.end, z);
+        scale_fours(how, z);
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                if (draw_key(z[n][i]) >= floor) sum += weight_of(z[n][i] - top);
+    }
+    UNROLL for (int mask = 16; mask > 0; mask /= 2) sum += lane_xor(sum, mask);
+    if (threadIdx.x % CUDA_WARP == 0) part[threadIdx.x / CUDA_WARP] = sum;
+    BLOCK_SYNC();
+    if (threadIdx.x > 0) return;
+    for (int i = 1; i < SAMPLE_PICK_THREADS / CUDA_WARP; i++) sum += part[i];
+    a.best[(int64_t)blockIdx.y * a.chunks + blockIdx.x] = sum;
+}
+
+/* ---- Cuts -------------------------------------------------------------------------------------------------------- */
+
+enum {
+    CUT_WARPS = SAMPLE_THREADS / CUDA_WARP,
+    OWN_GROUPS = SAMPLE_GROUPS / SAMPLE_THREADS,
+    OWN_ENTRIES = SAMPLE_LIST / SAMPLE_THREADS,
+};
+
+struct cut_memory {
+    uint64_t list[SAMPLE_LIST], sorted[SAMPLE_LIST]; /* places */
+    uint64_t part[CUT_WARPS];
+    uint32_t counts[2][CUT_WARPS];
+    int32_t group[SAMPLE_GROUPS];
+    uint32_t groups, listed, kept;
+};
+
+/* Sum of what the warps bring, in all threads; the barrier is between two of them as `place` alternates. */
+DEVICE int sum_of_warps(cut_memory &m, int place, int of_warp)
+{
+    if (threadIdx.x % CUDA_WARP == 0) m.counts[place][threadIdx.x / CUDA_WARP] = (uint32_t)of_warp;
+    BLOCK_SYNC();
+    int sum = 0;
+    UNROLL for (int i = 0; i < CUT_WARPS / 4; i++) {
+        quad q = ((const quad *)m.counts[place])[i];
+        sum += (int)(q.w[0] + q.w[1] + q.w[2] + q.w[3]);
+    }
+    return sum;
+}
+
+/* A key that at least `least` of the threads' own keys reach and at most `most`, or a few more that are equal; 0: there are fewer
+ * than `least`. None is above `top`. */
+DEVICE uint32_t find_threshold(cut_memory &m, const uint32_t (&own)[OWN_GROUPS], uint32_t top, int least, int most)
+{
+    uint32_t low = 0, high = top; /* count(low) >= least, count(high + 1) < least */
+    for (int turn = 0; low < high; turn ^= 1) {
+        uint32_t middle = low + (high - low) / 2 + 1;
+        int count = 0;
+        UNROLL for (int i = 0; i < OWN_GROUPS; i++) count += count_bits(lane_ballot(own[i] >= middle));
+        count = sum_of_warps(m, turn, count);
+        if (count >= least)
+            low = middle;
+        else
+            high = middle - 1;
+        if (count >= least && count <= most) break;
+    }
+    return low;
+}
+
+/* list in descending order into `sorted`, where it has `count` entries, all different. */
+DEVICE void sort_list(cut_memory &m, int count)
+{
+    enum { RANKED = 256 }; /* each looks how many are above it */
+    if (count > RANKED) {
+        int padded = RANKED;
+        while (padded < count) padded *= 2;
+        for (int i = threadIdx.x; i < padded; i += SAMPLE_THREADS) m.sorted[i] = i < count ? m.list[i] : 0;
+        BLOCK_SYNC();
+        sort_down(m.sorted, padded);
+        return;
+    }
+    if ((int)threadIdx.x < count) {
+        uint64_t own = m.list[threadIdx.x];
+        int rank = 0;
+        for (int i = 0; i < count; i++) rank += m.list[i] > own;
+        m.sorted[rank] = own;
+    }
+    BLOCK_SYNC();
+}
+
+DEVICE uint64_t lane_before(uint64_t x, int step)
+{
+    int lane = threadIdx.x % CUDA_WARP;
+    uint32_t low = lane_get((uint32_t)x, max(lane - step, 0)), high = lane_get((uint32_t)(x >> 32), max(lane - step, 0));
+    return lane >= step ? (uint64_t)high << 32 | low : 0;
+}
+
+/* How many of the first `kept` entries top-p leaves; 0: more than there are. all: the mass of the row, 0: that of these. */
+DEVICE int cut_by_mass(cut_memory &m, int kept, float top_p, float top, uint64_t all)
+{
+    uint64_t own[OWN_ENTRIES], sum = 0; /* masses of the first so many entries: neighbours are one thread's */
+    int first = (int)threadIdx.x * OWN_ENTRIES;
+    UNROLL for (int i = 0; i < OWN_ENTRIES; i++) {
+        if (first + i < kept) sum += weight_of(of_key((uint32_t)(m.sorted[first + i] >> 32)) - top);
+        own[i] = sum;
+    }
+    uint64_t warp = sum;
+    UNROLL for (int step = 1; step < CUDA_WARP; step *= 2) warp += lane_before(warp, step);
+    if (threadIdx.x % CUDA_WARP == CUDA_WARP - 1) m.part[threadIdx.x / CUDA_WARP] = warp;
+    if (threadIdx.x == 0) m.kept = 0;
+    BLOCK_SYNC();
+    uint64_t before = warp - sum, whole = 0;
+    for (int i = 0; i < CUT_WARPS; i++) {
+        if (i < (int)threadIdx.x / CUDA_WARP) before += m.part[i];
+        whole += m.part[i];
+    }
+    double target = ceil((double)top_p * (double)(all ? all : whole));
+    uint64_t least = target > 1 ? (uint64_t)target : 1;
+    /* The entry that reaches it is the last: exactly one has it, or none. */
+    UNROLL for (int i = 0; i < OWN_ENTRIES; i++)
+        if (first + i < kept && before + own[i] >= least && (i ? before + own[i - 1] : before) < least)
+            m.kept = (uint32_t)(first + i) + 1;
+    BLOCK_SYNC();
+    int left = (int)m.kept;
+    return left || all ? left : kept;
+}
+
+/* Mass of the whole row, in all threads. */
+DEVICE uint64_t mass_of_row(const sample_args &a, cut_memory &m)
+{
+    uint64_t sum = 0;
+    for (int i = threadIdx.x; i < a.chunks; i += SAMPLE_THREADS) sum += a.best[(int64_t)blockIdx.x * a.chunks + i];
+    UNROLL for (int mask = 16; mask > 0; mask /= 2) sum += lane_xor(sum, mask);
+    if (threadIdx.x % CUDA_WARP == 0) m.part[threadIdx.x / CUDA_WARP] = sum;
+    BLOCK_SYNC();
+    sum = 0;
+    for (int i = 0; i < CUT_WARPS; i++) sum += m.part[i];
+    BLOCK_SYNC();
+    return sum;
+}
+
+/* The best of what the threads bring, in all of them. */
+DEVICE uint64_t best_of_block(cut_memory &m, uint64_t place)
+{
+    place = draw_best_of_warp(place);
+    BLOCK_SYNC(); /* `part` has been read */
+    if (threadIdx.x % CUDA_WARP == 0) m.part[threadIdx.x / CUDA_WARP] = place;
+    BLOCK_SYNC();
+    for (int i = 0; i < CUT_WARPS; i++)
+        if (m.part[i] > place) place = m.part[i];
+    return place;
+}
+
+/* The id, -1 for none and where the list does not hold the cut. */
+DEVICE int32_t cut_and_draw(const sample_args &a, const sample_row_args &how, cut_memory &m)
+{
+    const float *row = a.logits + (int64_t)how.logit_row * a.vocab, *maxima = a.maxima + (int64_t)blockIdx.x * SAMPLE_GROUPS;
+    float temperature = how.stream.temperature, most = DRAW_NONE, value[OWN_GROUPS];
+    int groups = groups_of(a);
+    uint32_t own[OWN_GROUPS];
+    UNROLL for (int i = 0; i < OWN_GROUPS; i++) {
+        int group = (int)threadIdx.x + i * SAMPLE_THREADS;
+        value[i] = group < groups ? draw_scale(maxima[group], temperature) : DRAW_NONE;
+        own[i] = group < groups ? draw_key(value[i]) : 0;
+        most = fmaxf(most, value[i]);
+    }
+    if (threadIdx.x == 0) m.groups = m.listed = 0;
+    float top = most_of_block(most, (float *)m.part);
+    if (!(top > DRAW_NONE)) return -1;
+    uint32_t floor = floor_of(how, top);
+    if (how.kind == SAMPLE_BOUNDED) {
+        if (threadIdx.x == 0) a.bound[blockIdx.x] = {floor};
+        return -1;
+    }
+
+    bool by_count = cut_by_count(a, how);
+    int least = by_count ? how.top_k : 640; /* without top-k as many as the list has room for */
+    uint32_t threshold = find_threshold(m, own, draw_key(top), least, by_count ? least + least / 2 + 16 : 800);
+    if (threshold < floor) threshold = floor;
+    UNROLL for (int i = 0; i < OWN_GROUPS; i++)
+        if (own[i] >= threshold && own[i]) m.group[count_up(&m.groups, 1)] = (int)threadIdx.x + i * SAMPLE_THREADS;
+    BLOCK_SYNC();
+    for (int i = threadIdx.x, end = (int)m.groups * a.fours; i < end; i += SAMPLE_THREADS) {
+        int first = 4 * (m.group[i / a.fours] * a.fours + i % a.fours);
+        if (first >= a.vocab) continue;
+        float z[4];
+        draw_four(row, first, a.vocab, z);
+        draw_mask(how.mask, first, a.vocab, z);
+        UNROLL for (int j = 0; j < 4; j++) {
+            z[j] = draw_scale(z[j], temperature);
+            if (first + j >= a.vocab || draw_key(z[j]) < threshold) continue;
+            uint32_t at = count_up(&m.listed, 1);
+            if (at < SAMPLE_LIST) m.list[at] = draw_place(z[j], first + j);
+        }
+    }
+    BLOCK_SYNC();
+    int count = (int)m.listed;
+    if (count == 0 || count > SAMPLE_LIST) return -1; /* none: min-p above 1 */
+    sort_list(m, count);
+    int kept = by_count && how.top_k < count ? how.top_k : count;
+    if (how.top_p < 1) {
+        kept = cut_by_mass(m, kept, how.top_p, top, by_count ? 0 : mass_of_row(a, m));
+        if (kept == 0) return -1;
+    }
+    uint64_t place = 0;
+    for (int i = threadIdx.x; i < kept; i += SAMPLE_THREADS) {
+        uint32_t x[4];
+        int32_t id = draw_id(m.sorted[i]);
+        draw_quad(how.stream, (uint32_t)id / 4, x);
+        uint32_t low = id & 1 ? x[1] : x[0], high = id & 1 ? x[3] : x[2];
+        uint64_t drawn = draw_place(of_key((uint32_t)(m.sorted[i] >> 32)) + draw_noise(id & 2 ? high : low), id);
+        if (drawn > place) place = drawn;
+    }
+    return draw_id(best_of_block(m, place));
+}
+
+/* The best of a row's parts, by one warp. */
+DEVICE int32_t best_of_parts(const sample_args &a)
+{
+    uint64_t place = 0;
+    for (int i = threadIdx.x % CUDA_WARP; i < a.chunks; i += CUDA_WARP) {
+        uint64_t other = a.best[(int64_t)blockIdx.x * a.chunks + i];
+        if (other > place) place = other;
+    }
+    return draw_id(draw_best_of_warp(place));
+}
+
+KERNEL(sample_cut, sample_args)
+{
+    SHARED(cut_memory, memory, 1);
+    const sample_row_args &how = a.row[blockIdx.x];
+    int32_t id;
+    if (how.kind == SAMPLE_ALL) {
+        if (threadIdx.x >= CUDA_WARP) return;
+        id = best_of_parts(a);
+    } else {
+        id = cut_and_draw(a, how, memory[0]);
+    }
+    if (threadIdx.x == 0) a.id[blockIdx.x] = id;
+}
+
+/* ---- Min-p alone ------------------------------------------------------------------------------------------------- */
+
+KERNEL(sample_pick, sample_args)
+{
+    const sample_row_args &how = a.row[blockIdx.y];
+    if (how.kind != SAMPLE_BOUNDED) return;
+    uint64_t place = best_of_share(a, how, a.bound[blockIdx.y].key);
+    if (threadIdx.x == 0) a.best[(int64_t)blockIdx.y * a.chunks + blockIdx.x] = place;
 }
 
 /* One warp a row. */
 KERNEL(sample_take, sample_args)
 {
-    uint64_t place = 0;
-    for (int i = threadIdx.x; i < a.chunks; i += CUDA_WARP) {
-        uint64_t other = a.best[(int64_t)blockIdx.x * a.chunks + i];
-        if (other > place) place = other;
-    }
-    place = draw_best_of_warp(place);
-    if (threadIdx.x == 0) a.id[blockIdx.x] = a.bound[blockIdx.x].refused ? -1 : draw_id(place);
+    if (a.row[blockIdx.x].kind != SAMPLE_BOUNDED) return;
+    int32_t id = best_of_parts(a);
+    if (threadIdx.x == 0) a.id[blockIdx.x] = id;
 }

@@ -1,0 +1,453 @@
+/*
+ * Attention of draft blocks on Hopper, heads of 128 dims; draft.cu says what it is and has the other form.
+ *
+ * A thread block has a KV head of a sequence and up to 128 queries, two warpgroups of 64 that multiply. Two more bring keys and
+ * values: E4M3 as fp16, which holds them exactly, bf16 as it is, into rings of two tiles each. A query of bf16 becomes fp16 times
+ * a power of two, of its own, that brings its largest element to 1 .. 2. Elements below 2^-14 of that lose bits that are
+ * 2^-24 of it. Weights are rounded to the format of the values. Own rows are multiplied in bf16, by the warps
+ * that have the queries, with operands as they lie in memory, while the first tiles are on their way.
+ *
+ * Bytes: 32 KB of E4M3 a block of 128 keys, in flight while the block before is converted. Cycles of the tensor cores: 2,048
+ * a block, of which 7 rows of 16 heads use 112 / 128. 32 sequences are 128 thread blocks with 34 blocks each, 69,600 cycles or
+ * 39 us at 1.79 GHz; the cache's bytes alone are 30 us. So the two warpgroups take turns at the tensor cores: one has its softmax
+ * and fold while the other multiplies.
+ *
+ * One sequence is bound by how long a block takes from its first byte to its last: a thread block for each block of keys, whose
+ * parts are folded by draft_fold. Between the two, runs.
+ */
+#include "backend/cuda/kernels/draft.cuh"
+#include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/number.cuh"
+
+enum {
+    DIM = 128,
+    RING = 2,
+    LINES = 64,                                /* queries of a warpgroup */
+    QUERY_HALF = LINES * LINE_BYTES,           /* 64 dims of them */
+    QUERY_BYTES = 2 * QUERY_HALF,
+    TILE_HALF = CUDA_BLOCK_TOKENS * LINE_BYTES, /* 64 dims of a block's keys or values */
+    TILE_BYTES = 2 * TILE_HALF,
+    MULTIPLYING = 2 * WARPGROUP, /* threads */
+};
+
+struct draft_control {
+    arrivals full[2][RING], empty[2][RING]; /* of keys, of values */
+    float factor[DRAFT_HOPPER_QUERIES];
+};
+static_assert(2 * QUERY_BYTES + 2 * RING * TILE_BYTES + sizeof(draft_control) <= DRAFT_HOPPER_SHARED, "the host gives that much");
+static_assert(MULTIPLYING * 64 * sizeof(float) == DRAFT_HOPPER_TOTAL, "an output for every thread");
+
+struct draft_work {
+    int sequence, group, first; /* first query */
+    int run, run_end;           /* runs, or one block */
+    int begin, end;             /* blocks of the context */
+    bool own;                   /* and the rows' own keys */
+};
+
+DEVICE draft_work find_work(const draft_attend_args &a, const draft_sequence &of)
+{
+    int x = blockIdx.x, blocks = of.blocks - 1;
+    int tile = (int)blockIdx.y % a.tiles;
+    draft_work w = {(int)blockIdx.z, (int)blockIdx.y / a.tiles, tile * DRAFT_HOPPER_QUERIES, 0, 0, 0, 0, true};
+    if (a.mode == DRAFT_WHOLE) {
+        w.run_end = DRAFT_RUNS, w.end = blocks;
+    } else if (a.mode == DRAFT_BY_RUNS) {
+        w.run = x, w.run_end = x + 1, w.begin = run_begin(blocks, x), w.end = run_begin(blocks, x + 1), w.own = x == 0;
+    } else {
+        w.run = x, w.run_end = x + (x < blocks), w.begin = x, w.end = w.begin + (x < blocks), w.own = x == blocks;
+    }
+    return w;
+}
+
+/* ---- Keys and values --------------------------------------------------------------------------------------------- */
+
+/* Tokens [first, end) of a block are values, the others zeros: where a row sees nothing anything may lie. */
+template <bool VALUES> DEVICE key_span stored_span(const draft_attend_args &a, const draft_sequence &of, int b)
+{
+    if (!VALUES) return {0, CUDA_BLOCK_TOKENS};
+    return span_of(a, of, b, 0);
+}
+
+/* By one warpgroup. A thread has eight pieces of 16 codes; lane l has token l % 8 of eight and piece l / 8 of four, so that
+ * a warp's stores, eight tokens of one unit, meet every bank once. Pieces of the next block come as those of this one leave. */
+template <bool VALUES>
+DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, unsigned char *ring,
+                       arrivals *full, arrivals *empty)
+{
+    enum { PIECES = 8 };
+    int thread = (int)threadIdx.x % WARPGROUP, token = thread / CUDA_WARP * 8 + thread % 8, piece = thread % CUDA_WARP / 8;
+    const int32_t *table = a.table + (int64_t)w.sequence * a.blocks;
+    const uint8_t *base = a.cache.base + a.at + w.group * a.cache.draft_head_bytes + (VALUES ? a.cache.draft_v_data : 0) +
+                          token * DIM + piece * 16;
+    quad held[PIECES];
+    int64_t next = table[w.begin];
+    UNROLL for (int i = 0; i < PIECES; i++)
+        held[i] = load_once(base + next * a.cache.row_bytes + i % 4 * 32 * DIM + i / 4 * 64);
+    next = w.begin + 1 < w.end ? table[w.begin + 1] : next;
+    for (int b = w.begin, n = 0; b < w.end; b++, n++) {
+        unsigned char *tile = ring + n % RING * TILE_BYTES;
+        const uint8_t *from = base + next * a.cache.row_bytes;
+        key_span span = stored_span<VALUES>(a, of, b);
+        bool more = b + 1 < w.end;
+        if (b + 2 < w.end) next = table[b + 2];
+        arrivals_wait(empty + n % RING, n / RING % 2 ^ 1);
+        UNROLL for (int i = 0; i < PIECES; i++) {
+            int t = token + i % 4 * 32, unit = (piece + i / 4 * 4) * 2;
+            quad out[2];
+            UNROLL for (int h = 0; h < 8; h++) out[h / 4].w[h % 4] = e4m3_halves(held[i].w[h / 2] >> h % 2 * 16);
+            if (VALUES && (t < span.first || t >= span.end)) out[0] = out[1] = quad{{0, 0, 0, 0}};
+            if (more) held[i] = load_once(from + i % 4 * 32 * DIM + i / 4 * 64);
+            UNROLL for (int h = 0; h < 2; h++)
+                *(quad *)(tile + unit / 8 * TILE_HALF + tile_unit(t, unit % 8 + h)) = out[h];
+        }
+        others_read();
+        arrivals_come(full + n % RING);
+    }
+}
+
+/* The same of bf16, past the registers. */
+template <bool VALUES>
+DEVICE void bring_bf16(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, unsigned char *ring,
+                       arrivals *full, arrivals *empty)
+{
+    enum { UNITS = DIM / 8 };
+    int thread = (int)threadIdx.x % WARPGROUP, unit = thread % UNITS;
+    const int32_t *table = a.table + (int64_t)w.sequence * a.blocks;
+    const uint8_t *base = a.cache.base + a.at + w.group * a.cache.draft_head_bytes + (VALUES ? a.cache.draft_v_data : 0) +
+                          unit * 16;
+    for (int b = w.begin, n = 0; b < w.end; b++, n++) {
+        unsigned char *tile = ring + n % RING * TILE_BYTES + unit / 8 * TILE_HALF;
+        const uint8_t *from = base + table[b] * a.cache.row_bytes;
+        key_span span = stored_span<VALUES>(a, of, b);
+        arrivals_wait(empty + n % RING, n / RING % 2 ^ 1);
+        UNROLL for (int i = 0; i < UNITS; i++) {
+            int t = thread / UNITS + i * (WARPGROUP / UNITS);
+            copy_async(tile + tile_unit(t, unit % 8), from + t * 2 * DIM, t >= span.first && t < span.end);
+        }
+        copy_commit();
+        if (n > 0) {
+            copy_wait<1>();
+            others_read();
+            arrivals_come(full + (n - 1) % RING);
+        }
+    }
+    copy_wait<0>();
+    others_read();
+    arrivals_come(full + (w.end - w.begin - 1) % RING);
+}
+
+/* ---- Queries ----------------------------------------------------------------------------------------------------- */
+
+DEVICE const uint16_t *query_at(const draft_attend_args &a, const draft_work &w, int query)
+{
+    int per_group = a.heads / a.kv_heads;
+    int64_t row = (int64_t)w.sequence * a.stride + query / per_group;
+    return a.q + (row * a.heads + w.group * per_group + query % per_group) * DIM;
+}
+
+/* Two threads a query. */
+template <bool HALF>
+DEVICE void put_queries(const draft_attend_args &a, const draft_work &w, int queries, unsigned char *tile, float *factor)
+{
+    int thread = (int)threadIdx.x % WARPGROUP, line = thread / 2, half = thread % 2;
+    int query = w.first + (int)threadIdx.x / WARPGROUP * LINES + line;
+    quad raw[8];
+    const quad *from = (const quad *)(query_at(a, w, query) + 64 * half);
+    UNROLL for (int u = 0; u < 8; u++) raw[u] = query < queries ? from[u] : quad{{0, 0, 0, 0}};
+    if (HALF) {
+        uint32_t most = 0; /* bits of a magnitude, as fp32 */
+        UNROLL for (int i = 0; i < 32; i++) {
+            uint32_t pair = raw[i / 4].w[i % 4];
+            most = max(most, max(pair << 16 & 0x7FFF0000u, pair & 0x7FFF0000u));
+        }
+        most = max(most, lane_xor(most, 1));
+        int exponent = min(max((int)(most >> 23), 1), 253) - 127;
+        float down = bits_float((uint32_t)(127 - exponent) << 23);
+        UNROLL for (int i = 0; i < 32; i++) {
+            uint32_t pair = raw[i / 4].w[i % 4];
+            raw[i / 4].w[i % 4] = round_halves(low_float(pair) * down, high_float(pair) * down);
+        }
+        if (half == 0) factor[line] = a.scale * bits_float((uint32_t)(127 + exponent) << 23);
+    } else if (half == 0) {
+        factor[line] = a.scale;
+    }
+    UNROLL for (int u = 0; u < 8; u++) *(quad *)(tile + half * QUERY_HALF + tile_unit(line, u)) = raw[u];
+}
+
+/* ---- Softmax ----------------------------------------------------------------------------------------------------- */
+
+template <bool HALF> DEVICE uint32_t weight_pair(float low, float high)
+{
+    return HALF ? round_halves(low, high) : round_pair(low, high);
+}
+
+/* Scores of 8 * TILES tokens, s[4 * tile + 2 * row + token], of this lane's two queries, become weights, as A of wgmma and of
+ * m16n8k16; maxima and sums. PARTLY: query r sees tokens [first[r], end[r]), else all. */
+template <bool HALF, bool PARTLY, int TILES>
+DEVICE void weigh(float (&s)[4 * TILES], const float factor[2], const int first[2], const int end[2],
+                  uint32_t (&weights)[2 * TILES], float top[2], float sum[2])
+{
+    int t = threadIdx.x % 4;
+    float base[2], part[2][2] = {{0, 0}, {0, 0}};
+    top[0] = top[1] = -INFINITY;
+    UNROLL for (int i = 0; i < TILES; i++)
+        UNROLL for (int c = 0; c < 4; c++) {
+            int token = 8 * i + 2 * t + c % 2;
+            if (PARTLY && (token < first[c / 2] || token >= end[c / 2])) s[4 * i + c] = -INFINITY;
+            top[c / 2] = fmaxf(top[c / 2], s[4 * i + c]);
+        }
+    UNROLL for (int r = 0; r < 2; r++) {
+        top[r] = fmaxf(top[r], lane_xor(top[r], 1));
+        top[r] = fmaxf(top[r], lane_xor(top[r], 2));
+        top[r] *= factor[r];
+        base[r] = top[r] == -INFINITY ? 0 : top[r];
+    }
+    UNROLL for (int i = 0; i < TILES; i++)
+        UNROLL for (int r = 0; r < 2; r++) {
+            float p[2];
+            UNROLL for (int c = 0; c < 2; c++) {
+                p[c] = power_of_two(fused(s[4 * i + 2 * r + c], factor[r], -base[r]));
+                part[r][c] += p[c];
+            }
+            weights[2 * i + r] = weight_pair<HALF>(p[0], p[1]);
+        }
+    UNROLL for (int r = 0; r < 2; r++) {
+        sum[r] = part[r][0] + part[r][1];
+        sum[r] += lane_xor(sum[r], 1);
+        sum[r] += lane_xor(sum[r], 2);
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
+
+template <bool HALF> DEVICE void multiply_keys(float (&s)[64], const unsigned char *queries, const unsigned char *keys)
+{
+    wgmma_fence();
+    UNROLL for (int k = 0; k < DIM / 16; k++)
+        wgmma_shared<CUDA_BLOCK_TOKENS, HALF>(s, matrix_of(queries + k / 4 * QUERY_HALF, 0, ATOM_BYTES) + k % 4 * MATRIX_NEXT,
+                                              matrix_of(keys + k / 4 * TILE_HALF, 0, ATOM_BYTES) + k % 4 * MATRIX_NEXT, k > 0);
+    wgmma_commit();
+}
+template <bool HALF> DEVICE void multiply_values(float (&out)[64], const uint32_t (&weights)[32], const unsigned char *values)
+{
+    wgmma_fence();
+    UNROLL for (int k = 0; k < CUDA_BLOCK_TOKENS / 16; k++)
+        wgmma<DIM, HALF, true>(out, weights + 4 * k, matrix_of(values + k * 16 * LINE_BYTES, TILE_HALF, ATOM_BYTES), k > 0);
+    wgmma_commit();
+}
+
+/* Of two queries and their output, columns 8i + 2t of it in out[4 * i + 2 * query]. */
+struct draft_part {
+    float top[2], sum[2], out[64];
+};
+
+/* What the own rows give, at most 16. */
+DEVICE void attend_own(const draft_attend_args &a, const draft_work &w, int rows, const int query[2], int queries, draft_part &to)
+{
+    static_assert(DRAFT_ROWS == 16, "one step of the values' product");
+    int lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+    int64_t at = ((int64_t)w.sequence * a.stride * a.kv_heads + w.group) * DIM, stride = (int64_t)a.kv_heads * DIM;
+    const uint16_t *keys = a.own_k + at, *values = a.own_v + at;
+    float s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, factor[2] = {a.scale, a.scale};
+    uint32_t weights[4];
+    int first[2] = {0, 0}, end[2] = {rows, rows};
+    UNROLL for (int k = 0; k < DIM / 16; k++) {
+        uint32_t q[4], key[2][2];
+        UNROLL for (int i = 0; i < 4; i++) {
+            const uint16_t *from = query_at(a, w, query[i % 2]) + 16 * k + i / 2 * 8 + 2 * t;
+            q[i] = query[i % 2] < queries ? *(const uint32_t *)from : 0;
+            int token = i / 2 * 8 + g;
+            key[i / 2][i % 2] = token < rows ? *(const uint32_t *)(keys + token * stride + 16 * k + i % 2 * 8 + 2 * t) : 0;
+        }
+        mma_bf16(s, q, key[0]);
+        mma_bf16(s + 4, q, key[1]);
+    }
+    weigh<false, true, 2>(s, factor, first, end, weights, to.top, to.sum);
+    UNROLL for (int i = 0; i < DIM / 8; i++) {
+        uint32_t value[2] = {0, 0};
+        UNROLL for (int h = 0; h < 4; h++) {
+            int token = h / 2 * 8 + 2 * t + h % 2;
+            if (token < rows) value[h / 2] |= (uint32_t)values[token * stride + 8 * i + g] << h % 2 * 16;
+        }
+        UNROLL for (int c = 0; c < 4; c++) to.out[4 * i + c] = 0;
+        mma_bf16(to.out + 4 * i, weights, value);
+    }
+}
+
+DEVICE void store_part(const draft_attend_args &a, const draft_work &w, int place, const int query[2], int queries,
+                       const draft_part &x)
+{
+    int t = threadIdx.x % 4;
+    UNROLL for (int r = 0; r < 2; r++) {
+        if (query[r] >= queries) continue;
+        int64_t part = (((int64_t)w.sequence * a.kv_heads + w.group) * a.places + place) * a.queries + query[r];
+        if (t == 0) a.part_state[part * 2] = x.top[r], a.part_state[part * 2 + 1] = x.sum[r];
+        float *to = a.part_out + part * DIM + 2 * t;
+        UNROLL for (int i = 0; i < DIM / 8; i++) to[8 * i] = x.out[4 * i + 2 * r], to[8 * i + 1] = x.out[4 * i + 2 * r + 1];
+    }
+}
+
+/* The runs so far: maxima and sums here, outputs in shared memory, each thread's at steps of all of them. */
+struct draft_total {
+    float top[2], sum[2], *out;
+};
+DEVICE void fold_run(draft_total &to, const draft_part &run, bool begin)
+{
+    float before[2] = {0, 0}, now[2] = {1, 1};
+    UNROLL for (int r = 0; r < 2; r++) {
+        if (!begin) fold_step(to.top[r], run.top[r], before[r], now[r]);
+        if (begin) to.top[r] = run.top[r];
+        to.sum[r] = begin ? run.sum[r] : fold_value(to.sum[r], before[r], run.sum[r], now[r]);
+    }
+    UNROLL for (int i = 0; i < 64; i++) {
+        float *x = to.out + i * MULTIPLYING;
+        *x = begin ? run.out[i] : fold_value(*x, before[i / 2 % 2], run.out[i], now[i / 2 % 2]);
+    }
+}
+DEVICE void store_total(const draft_attend_args &a, const draft_work &w, const int query[2], int queries, const draft_total &x)
+{
+    int per_group = a.heads / a.kv_heads, t = threadIdx.x % 4;
+    UNROLL for (int r = 0; r < 2; r++) {
+        if (query[r] >= queries) continue;
+        int64_t row = (int64_t)w.sequence * a.stride + query[r] / per_group;
+        uint16_t *to = a.attention + (row * a.heads + w.group * per_group + query[r] % per_group) * DIM + 2 * t;
+        UNROLL for (int i = 0; i < DIM / 8; i++) {
+            const float *from = x.out + (4 * i + 2 * r) * MULTIPLYING;
+            *(uint32_t *)(to + 8 * i) = round_pair(from[0] / x.sum[r], from[MULTIPLYING] / x.sum[r]);
+        }
+    }
+}
+
+/* The tensor cores go from one warpgroup to the other, behind the products of a block's keys. */
+DEVICE void await_turn(int group)
+{
+    if (group == 0)
+        threads_meet<1, MULTIPLYING>();
+    else
+        threads_meet<2, MULTIPLYING>();
+}
+DEVICE void give_turn(int group)
+{
+    if (group == 0)
+        threads_come<2, MULTIPLYING>();
+    else
+        threads_come<1, MULTIPLYING>();
+}
+
+/* One of two warpgroups. */
+template <bool HALF>
+DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, const unsigned char *tiles,
+                     unsigned char *queries_tile, draft_control &control, float *total_out)
+{
+    int per_group = a.heads / a.kv_heads, queries = of.rows * per_group, group = (int)threadIdx.x / WARPGROUP;
+    int thread = (int)threadIdx.x % WARPGROUP, line = thread / CUDA_WARP * 16 + thread % CUDA_WARP / 4;
+    int query[2] = {w.first + group * LINES + line, w.first + group * LINES + line + 8};
+    queries_tile += group * QUERY_BYTES;
+    float *factors = control.factor + group * LINES;
+    draft_total total = {{0, 0}, {0, 0}, total_out + threadIdx.x};
+    put_queries<HALF>(a, w, queries, queries_tile, factors);
+    others_read();
+    if (group == 0)
+        threads_meet<3, WARPGROUP>();
+    else
+        threads_meet<4, WARPGROUP>();
+    if (w.own) {
+        draft_part own;
+        attend_own(a, w, of.rows, query, queries, own);
+        if (a.mode == DRAFT_WHOLE)
+            fold_run(total, own, true);
+        else
+            store_part(a, w, a.mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : of.blocks - 1, query, queries, own);
+    }
+    float factor[2] = {factors[line], factors[line + 8]};
+    int n = 0;
+    for (int run = w.run, b = w.begin; run < w.run_end; run++) {
+        int end = a.mode == DRAFT_BLOCKS ? w.end : run_begin(of.blocks - 1, run + 1);
+        draft_part state;
+        UNROLL for (int r = 0; r < 2; r++) state.top[r] = -INFINITY, state.sum[r] = 0;
+        UNROLL for (int i = 0; i < 64; i++) state.out[i] = 0;
+        for (; b < end; b++, n++) {
+            int stage = n % RING, turn = n / RING % 2;
+            const unsigned char *keys = tiles + stage * TILE_BYTES, *values = keys + RING * TILE_BYTES;
+            key_span least = span_of(a, of, b, of.rows - 1);
+            float top[2], sum[2], before[2], now[2];
+            uint32_t weights[32];
+            {
+                float s[64];
+                arrivals_wait(control.full[0] + stage, turn);
+                if (group || n) await_turn(group);
+                multiply_keys<HALF>(s, queries_tile, keys);
+                if (!group || b + 1 < w.end) give_turn(group);
+                wgmma_wait<0>(s);
+                WARP_SYNC();
+                if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[0] + stage);
+                if (least.first <= 0 && least.end >= CUDA_BLOCK_TOKENS) {
+                    int none[2] = {0, 0};
+                    weigh<HALF, false, 16>(s, factor, none, none, weights, top, sum);
+                } else {
+                    int first[2];
+                    int ends[2];
+                    UNROLL for (int r = 0; r < 2; r++) {
+                        key_span span = span_of(a, of, b, query[r] / per_group);
+                        first[r] = span.first, ends[r] = span.end;
+                    }
+                    weigh<HALF, true, 16>(s, factor, first, ends, weights, top, sum);
+                }
+            }
+            float out[64];
+            arrivals_wait(control.full[1] + stage, turn);
+            multiply_values<HALF>(out, weights, values);
+            UNROLL for (int r = 0; r < 2; r++) {
+                fold_step(state.top[r], top[r], before[r], now[r]);
+                state.sum[r] = fold_value(state.sum[r], before[r], sum[r], now[r]);
+            }
+            wgmma_wait<0>(out);
+            WARP_SYNC();
+            if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[1] + stage);
+            UNROLL for (int i = 0; i < 64; i++)
+                state.out[i] = fold_value(state.out[i], before[i / 2 % 2], out[i], now[i / 2 % 2]);
+        }
+        if (a.mode == DRAFT_WHOLE)
+            fold_run(total, state, false);
+        else
+            store_part(a, w, run, query, queries, state);
+    }
+    if (a.mode == DRAFT_WHOLE) store_total(a, w, query, queries, total);
+}
+
+template <bool HALF> DEVICE void attend(const draft_attend_args &a)
+{
+    unsigned char *queries = TILES(unsigned char), *tiles = queries + 2 * QUERY_BYTES;
+    draft_control &control = *(draft_control *)(tiles + 2 * RING * TILE_BYTES);
+    float *total = (float *)(queries + DRAFT_HOPPER_SHARED);
+    const draft_sequence &of = a.sequence[blockIdx.z];
+    if (a.mode == DRAFT_BLOCKS && (int)blockIdx.x >= of.blocks) return;
+    draft_work w = find_work(a, of);
+    int group = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2 * RING; i++) {
+            arrivals_init(&control.full[0][0] + i, WARPGROUP);
+            arrivals_init(&control.empty[0][0] + i, MULTIPLYING / CUDA_WARP);
+        }
+        arrivals_ready();
+    }
+    BLOCK_SYNC();
+    if (group < 2) {
+        registers_take<184>();
+        multiply<HALF>(a, of, w, tiles, queries, control, total);
+    } else {
+        registers_give<72>();
+        if (w.begin >= w.end) return;
+        if (group == 2 && HALF)
+            bring_e4m3<false>(a, of, w, tiles, control.full[0], control.empty[0]);
+        else if (group == 2)
+            bring_bf16<false>(a, of, w, tiles, control.full[0], control.empty[0]);
+        else if (HALF)
+            bring_e4m3<true>(a, of, w, tiles + RING * TILE_BYTES, control.full[1], control.empty[1]);
+        else
+            bring_bf16<true>(a, of, w, tiles + RING * TILE_BYTES, control.full[1], control.empty[1]);
+    }
+}
+
+KERNEL_OF(draft_attend_fp8, draft_attend_args, DRAFT_HOPPER_THREADS, 1) { attend<true>(a); }
+KERNEL_OF(draft_attend_bf16, draft_attend_args, DRAFT_HOPPER_THREADS, 1) { attend<false>(a); }
