@@ -1,6 +1,7 @@
 /*
  * Kernels of the drafter's attention on sequences of many cache blocks: close to an exact softmax, and the same bits
- * whether a thread block takes a block of keys, a run of them or all, and whatever lies in the cache where no row sees it.
+ * whether a thread block takes a block of keys, a run of them or all, and whatever lies in the cache where no row sees
+ * it.
  */
 #include "backend/cuda_test.h"
 
@@ -60,7 +61,10 @@ static const uint8_t *head_at(const attention *a, int s, int b, int group)
     return a->cache + (size_t)a->table[s * BLOCKS + b] * ROW_BYTES + 256 + (size_t)group * HEAD_BYTES;
 }
 
-static int least_position(int s) { return positions[s] - WINDOW + 1 > 0 ? positions[s] - WINDOW + 1 : 0; }
+static int least_position(int s)
+{
+    return positions[s] - WINDOW + 1 > 0 ? positions[s] - WINDOW + 1 : 0;
+}
 
 /* Some keys stand out, and what no row sees is NaN. */
 static void make_attention(attention *a, bool fp8)
@@ -74,8 +78,11 @@ static void make_attention(attention *a, bool fp8)
     for (int s = 0, next = CACHED; s < SEQUENCES; s++) {
         int low = least_position(s), first = low / CUDA_BLOCK_TOKENS;
         int end = (positions[s] + CUDA_BLOCK_TOKENS - 1) / CUDA_BLOCK_TOKENS;
-        a->sequence[s] = (draft_sequence){
-            .position = positions[s], .first_block = first, .blocks = end - first + 1, .rows = lines[s], .wanted = lines[s]};
+        a->sequence[s] = (draft_sequence){.position = positions[s],
+                                          .first_block = first,
+                                          .blocks = end - first + 1,
+                                          .rows = lines[s],
+                                          .wanted = lines[s]};
         assert_true(end - first + 1 <= BLOCKS);
         for (int b = 0; b < end - first; b++) {
             a->table[s * BLOCKS + b] = --next;
@@ -115,7 +122,8 @@ static void exact_row(const attention *a, int s, int k, int head, double out[DIM
             }
             double p = exp(score[j] - most);
             sum += p;
-            for (int i = 0; i < DIM; i++) out[i] += p * (double)(from ? cached(a, from, true, t, i) : a->own_v[own + (size_t)i]);
+            for (int i = 0; i < DIM; i++)
+                out[i] += p * (double)(from ? cached(a, from, true, t, i) : a->own_v[own + (size_t)i]);
         }
     for (int i = 0; i < DIM; i++) out[i] /= sum;
     free(score);
@@ -165,17 +173,17 @@ static uint16_t *run(gpu *g, const attention *a, int mode)
                    (size_t)(2 * CUDA_BLOCK_TOKENS * (DIM + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
     else
         device_run(g, a->fp8 ? "draft_attend_fp8" : "draft_attend_bf16", across, KV_HEADS * args.tiles, SEQUENCES,
-                   DRAFT_HOPPER_THREADS, (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0), &args,
-                   sizeof args);
+                   DRAFT_HOPPER_THREADS, (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0),
+                   &args, sizeof args);
     int warps = DRAFT_FOLD_THREADS / CUDA_WARP;
     if (mode <= DRAFT_BLOCKS)
         device_run(g, "draft_fold", QUERIES, KV_HEADS, SEQUENCES, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
     else if (mode == DRAFT_BY_RUNS)
-        device_run(g, "draft_fold_runs", (QUERIES + warps - 1) / warps, KV_HEADS, SEQUENCES, DRAFT_FOLD_THREADS, 0, &args,
-                   sizeof args);
+        device_run(g, "draft_fold_runs", (QUERIES + warps - 1) / warps, KV_HEADS, SEQUENCES, DRAFT_FOLD_THREADS, 0,
+                   &args, sizeof args);
     uint16_t *got = device_get(g, args.attention, OUT * sizeof(uint16_t));
-    const void *const taken[] = {args.sequence, args.cache.base, args.table, args.q, args.own_k, args.own_v, args.part_state,
-                                 args.part_out, args.attention};
+    const void *const taken[] = {args.sequence, args.cache.base, args.table,    args.q,        args.own_k,
+                                 args.own_v,    args.part_state, args.part_out, args.attention};
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) g->calls->free(g, (void *)taken[i]);
     return got;
 }
@@ -205,7 +213,8 @@ static void attends_of(bool fp8)
                         differences += d * d;
                     }
                     double error = sqrt(differences / squares);
-                    if (!(error < 5e-3)) fail_msg("form %d, sequence %d, row %d, head %d: differs by %g", n, s, k, head, error);
+                    if (!(error < 5e-3))
+                        fail_msg("form %d, sequence %d, row %d, head %d: differs by %g", n, s, k, head, error);
                     worst = fmax(worst, error);
                 }
                 for (int n = 2; n < forms; n++)

@@ -287,18 +287,19 @@ typedef struct slice {
     float *h;     /* their rows of it */
 } slice;
 
-/* On Hopper, heads of 128 dims: keys and values by warpgroups (draft_hopper.cu). What a thread block takes follows from how
- * many there are of each kind, and changes no bit. */
+/* On Hopper, heads of 128 dims: keys and values by warpgroups (draft_hopper.cu). What a thread block takes follows from
+ * how many there are of each kind, and changes no bit. */
 static const char *hopper_kernel(const ops_step *step)
 {
     const ops_backend *b = step->backend;
-    if (b->info.major != 9 || b->info.shared < DRAFT_HOPPER_SHARED + DRAFT_HOPPER_TOTAL || b->model->drafter->head_dim != 128)
+    if (b->info.major != 9 || b->info.shared < DRAFT_HOPPER_SHARED + DRAFT_HOPPER_TOTAL ||
+        b->model->drafter->head_dim != 128)
         return NULL;
     return b->model->drafter->cache == CACHE_FP8 ? "draft_attend_fp8" : "draft_attend_bf16";
 }
 
-/* The mode that takes the fewest turns of a block of keys, of thread blocks that are there at once; each costs the time of
- * one turn and a half to begin and to end. */
+/* The mode that takes the fewest turns of a block of keys, of thread blocks that are there at once; each costs the time
+ * of one turn and a half to begin and to end. */
 static int hopper_mode(const ops_step *step, int64_t heads, int32_t blocks)
 {
     int64_t at_once = step->backend->info.processors, best = INT64_MAX;
@@ -356,7 +357,8 @@ static void attend(ops_step *step, const slice *part, int layer)
         int across = mode == DRAFT_WHOLE ? 1 : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : most;
         if (hopper)
             cuda_launch(step, hopper, across, d->kv_heads * tiles, count, DRAFT_HOPPER_THREADS,
-                        (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0), &args, sizeof args);
+                        (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0), &args,
+                        sizeof args);
         else
             cuda_launch(step, name, most, d->kv_heads, count, DRAFT_ATTEND_THREADS,
                         (size_t)(DYNAMIC_ROWS * (padded + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
@@ -364,8 +366,8 @@ static void attend(ops_step *step, const slice *part, int layer)
         if (mode == DRAFT_BLOCKS)
             cuda_launch(step, "draft_fold", queries, d->kv_heads, count, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
         else if (mode == DRAFT_BY_RUNS)
-            cuda_launch(step, "draft_fold_runs", (queries + warps - 1) / warps, d->kv_heads, count, DRAFT_FOLD_THREADS, 0,
-                        &args, sizeof args);
+            cuda_launch(step, "draft_fold_runs", (queries + warps - 1) / warps, d->kv_heads, count, DRAFT_FOLD_THREADS,
+                        0, &args, sizeof args);
     }
 }
 

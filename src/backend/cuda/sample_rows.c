@@ -18,7 +18,7 @@
 #include "base/memory.h"
 
 enum {
-    PICK_CHUNKS = 256,    /* most blocks that look through a row */
+    PICK_CHUNKS = 256,      /* most blocks that look through a row */
     PICKS_OF_PROCESSOR = 6, /* blocks that look through rows at once */
 };
 
@@ -35,7 +35,7 @@ typedef struct cuda_sampling {
     uint8_t *host_answer;      /* host */
     size_t id_bytes, answer_bytes;
     int32_t chunks, rows, known; /* chunks: most of a row */
-    size_t words; /* of a mask */
+    size_t words;                /* of a mask */
 } cuda_sampling;
 
 hy_status cuda_sampling_open(ops_step *step, hy_error *err)

@@ -8,11 +8,13 @@
  *
  * Attention: a block of threads has one KV head, all g * heads / kv_heads queries and 128 keys: one cache block, or the
  * drafts' own rows, which are the last. Keys and values lie in shared memory as bf16, a warp has tiles of 16 queries: scores
- * and output stay in its registers, 16 x 128 and 16 x dim. Each block of keys gives its own maximum, sum and output, and
- * draft_fold puts them together in ascending order, so that the number of blocks at work changes no bit.
+ * and output stay in its registers, 16 x 128 and 16 x dim. Each block of keys gives its own maximum, sum and output. The
+ * blocks of the context are divided into four runs of neighbours. A run folds its blocks in ascending order, and then the own
+ * rows, run 0, 1, 2, 3 are folded: draft_fold does both, or whoever has several blocks, so that who takes which changes no bit.
  *
  * Bytes: the window's keys and values once a layer and sequence, 2 * 4,096 * 4 * 128 = 4 MiB in fp8, and as parts 34 blocks
- * of fp32 outputs, 7.5 MiB for g = 7, written and read again. Arithmetic is 4 * 4,096 * 128 * 64 * g operations.
+ * of fp32 outputs, 7.5 MiB for g = 7, written and read again. Arithmetic is 4 * 4,096 * 128 * 64 * g operations. Of heads of
+ * 128 dims on Hopper draft_hopper.cu has the attention, which is far nearer to them.
  */
 #include "backend/cuda/kernels/cache.cuh"
 #include "backend/cuda/kernels/draft.cuh"
