@@ -56,6 +56,7 @@ struct copy {
     char *shared;
     const char *global;
     int group;
+    unsigned bytes;
     bool there;
 };
 
@@ -913,21 +914,21 @@ void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place wh
     moves++;
 }
 
-void copy_start(void *shared, const void *global, bool there, place at)
+void copy_start(void *shared, const void *global, unsigned bytes, bool there, place at)
 {
-    check_shared(shared, 16, "copy_async", at);
-    if (there) check_global(global, 16, "copy_async", at);
-    memset(shared, 0xFF, 16);
+    check_shared(shared, bytes, "copy_async", at);
+    if (there) check_global(global, bytes, "copy_async", at);
+    memset(shared, 0xFF, bytes);
     fiber *f = &fibers[current];
-    f->copies.push_back({(char *)shared, (const char *)global, f->group, there});
+    f->copies.push_back({(char *)shared, (const char *)global, f->group, bytes, there});
 }
 
 static void copy_arrives(const copy *c)
 {
     if (c->there)
-        memcpy(c->shared, c->global, 16);
+        memcpy(c->shared, c->global, c->bytes);
     else
-        memset(c->shared, 0, 16);
+        memset(c->shared, 0, c->bytes);
 }
 
 void copy_close()

@@ -54,7 +54,7 @@ void *dynamic_memory();
 
 uint32_t count_arrival(uint32_t *at, uint32_t n, place where);
 void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place where);
-void copy_start(void *shared, const void *global, bool there, place at);
+void copy_start(void *shared, const void *global, unsigned bytes, bool there, place at);
 void copy_close();
 void copy_finish(int left);
 void check_global(const void *at, size_t bytes, const char *what, place where);
@@ -251,7 +251,11 @@ DEVICE quad load_once(const void *at, EMULATED_HERE)
 }
 DEVICE void copy_async(void *shared, const void *global, bool there, EMULATED_HERE)
 {
-    emulated::copy_start(shared, global, there, EMULATED_PLACE);
+    emulated::copy_start(shared, global, 16, there, EMULATED_PLACE);
+}
+DEVICE void copy_async_word(void *shared, const void *global, EMULATED_HERE)
+{
+    emulated::copy_start(shared, global, 4, true, EMULATED_PLACE);
 }
 DEVICE void copy_commit()
 {

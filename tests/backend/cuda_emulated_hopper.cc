@@ -172,9 +172,13 @@ __attribute__((target_clones("avx2", "default")))
 #endif
 void multiply(float *d, const float *a, const float *b, int n)
 {
-    for (int i = 0; i < 64; i++)
+    static double sum[256];
+    for (int i = 0; i < 64; i++) {
+        for (int j = 0; j < n; j++) sum[j] = d[i * n + j];
         for (int k = 0; k < 16; k++)
-            for (int j = 0; j < n; j++) d[i * n + j] += a[i * 16 + k] * b[k * n + j];
+            for (int j = 0; j < n; j++) sum[j] += (double)a[i * 16 + k] * b[k * n + j];
+        for (int j = 0; j < n; j++) d[i * n + j] = (float)sum[j];
+    }
 }
 
 /* Place of accumulator e of a thread. */

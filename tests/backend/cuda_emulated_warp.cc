@@ -29,6 +29,7 @@ inline float high(uint32_t pair)
 
 } // namespace
 
+/* One rounding for all products of an instruction, which takes 16 of them in any order, as tensor cores do. */
 #if defined __x86_64__
 __attribute__((target_clones("avx2", "default")))
 #endif
@@ -49,9 +50,13 @@ void mma_work(void *const lanes[32])
             d[g + j * 8][t + 1] = l->d[j * 2 + 1];
         }
     }
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 16; i++) {
+        double sum[8];
+        for (int j = 0; j < 8; j++) sum[j] = d[i][j];
         for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
+            for (int j = 0; j < 8; j++) sum[j] += (double)a[i][k] * b[k][j];
+        for (int j = 0; j < 8; j++) d[i][j] = (float)sum[j];
+    }
     for (int i = 0; i < LANES; i++) {
         const mma_lane *l = (const mma_lane *)lanes[i];
         int g = i / 4, t = i % 4 * 2;

@@ -411,6 +411,78 @@ static void test_glu(void **state)
         if (shapes[i].cols < 1000) glu_shape(&shapes[i], i % 2);
 }
 
+/* ---- Few rows ------------------------------------------------------------------------------------------------------ */
+
+/* Of two weights, on GPUs of one and of many multiprocessors: each row as it is among one more than project_few takes. */
+static void few_shape(weight_format format, int rows, int cols)
+{
+    enum { N = FEW_ROWS + 1, PARTS = 2 };
+    static const int processors[] = {1, 2, INT_MAX}, counts_of[] = {1, 2, 7, FEW_ROWS};
+    bed b;
+    hy_error err = {0};
+    bed_open(&b);
+    bed_many(&b, false);
+    uint16_t *in = random_halves((size_t)N * (size_t)cols, 1);
+    void *device_in = device_put(b.gpu, in, (size_t)N * (size_t)cols * sizeof *in);
+    int32_t list[N];
+    for (int i = 0; i < N; i++) list[i] = (i * 4 + 2) % N;
+    int32_t *device_list = device_put(b.gpu, list, sizeof list);
+    kernel_weight k[PARTS];
+    cuda_part parts[PARTS];
+    size_t bytes = (size_t)N * (size_t)rows * sizeof(float);
+    for (int i = 0; i < PARTS; i++) {
+        weight w = random_weight(&b.memory, format, rows, cols, 0.3f, false);
+        if (format == WEIGHT_MXFP8) ((uint8_t *)(uintptr_t)w.scales)[rows * (cols / 32) / 2 + 1] = 150; /* 2^23 */
+        check(cuda_weight_load(&b.backend, &w, "a weight", &k[i], &err), &err);
+        parts[i] = (cuda_part){&k[i], device_take(b.gpu, bytes), rows};
+    }
+    uint16_t *z = device_take(b.gpu, bytes);
+    float *all[PARTS], *y = device_take(b.gpu, 2 * bytes);
+    cuda_project_parts(&b.step, parts, PARTS, device_in, N, NULL, CUDA_STORE);
+    for (int i = 0; i < PARTS; i++) all[i] = device_get(b.gpu, parts[i].out, bytes);
+    cuda_swiglu(&b.step, parts[0].out, parts[1].out, rows, N, 1.7f, 2, false, z);
+    uint16_t *all_z = device_get(b.gpu, z, bytes / 2);
+    for (int p = 0; p < 3; p++)
+        for (int c = 0; c < 4; c++) {
+            int count = counts_of[c];
+            b.backend.info.processors = processors[p];
+            for (int i = 0; i < PARTS; i++) b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, bytes);
+            b.gpu->calls->fill(b.gpu, z, 0xFF, bytes);
+            cuda_project_parts(&b.step, parts, PARTS, device_in, count, device_list, CUDA_STORE);
+            for (int i = 0; i < PARTS; i++) {
+                float *got = device_get(b.gpu, parts[i].out, bytes);
+                for (int r = 0; r < count; r++)
+                    assert_memory_equal(got + r * rows, all[i] + list[r] * rows, (size_t)rows * sizeof *got);
+                for (int j = count * rows; j < N * rows; j++) assert_true(isnan(got[j]));
+                free(got);
+            }
+            cuda_glu(&b.step, &k[0], &k[1], device_in, count, 1.7f, 2, false, y, z);
+            uint16_t *got = device_get(b.gpu, z, bytes / 2);
+            assert_memory_equal(got, all_z, (size_t)(count * rows) * sizeof *got);
+            for (int j = count * rows; j < N * rows; j++) assert_int_equal(got[j], 0xFFFF);
+            free(got);
+        }
+    for (int i = 0; i < PARTS; i++) free(all[i]), b.gpu->calls->free(b.gpu, parts[i].out);
+    free(all_z), free(in);
+    b.gpu->calls->free(b.gpu, device_in);
+    b.gpu->calls->free(b.gpu, device_list);
+    b.gpu->calls->free(b.gpu, y);
+    b.gpu->calls->free(b.gpu, z);
+    bed_close(&b);
+}
+
+static void test_few(void **state)
+{
+    (void)state;
+    random_state = 12;
+    few_shape(WEIGHT_BF16, 33, 512);
+    few_shape(WEIGHT_BF16, 17, 6144);
+    few_shape(WEIGHT_BF16, 16, 8192);
+    few_shape(WEIGHT_MXFP8, 50, 1024);
+    few_shape(WEIGHT_MXFP8, 8, 6144);
+    few_shape(WEIGHT_MXFP8, 16, 8192);
+}
+
 /* ---- Products of warpgroups ---------------------------------------------------------------------------------------- */
 
 /* Rows from `from` on take project_hopper.cu; 0: none. */
@@ -623,7 +695,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_project),      cmocka_unit_test(test_parts),  cmocka_unit_test(test_mxfp8_values),
         cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),   cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_glu),          cmocka_unit_test(test_hopper), cmocka_unit_test(test_launched),
+        cmocka_unit_test(test_glu),          cmocka_unit_test(test_few),    cmocka_unit_test(test_hopper),
+        cmocka_unit_test(test_launched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,57 @@ static const struct {
     [KERNEL_NVFP4] = {"project_nvfp4_many", "glu_nvfp4_many", MANY_SHARED_NVFP4},
 };
 
+/* The kernels of few rows, by format; the first whose rows find room in shared memory beside its rings. */
+typedef struct few_form {
+    const char *name, *glu;
+    int teams, stages;
+} few_form;
+
+static const struct {
+    few_form form[3];
+    int slices; /* K is a multiple of */
+    int stage, gap;
+} few[] = {
+    [KERNEL_BF16] = {{{"project_few_bf16_24", "glu_few_bf16_24", 2, 4},
+                      {"project_few_bf16_23", "glu_few_bf16_23", 2, 3},
+                      {"project_few_bf16_14", "glu_few_bf16_14", 1, 4}},
+                     PROJECT_SLICES * FEW_LINE / 2,
+                     FEW_STAGE_BF16,
+                     FEW_GAP_BF16},
+    [KERNEL_MXFP8] = {{{"project_few_mxfp8_24", "glu_few_mxfp8_24", 2, 4},
+                       {"project_few_mxfp8_23", "glu_few_mxfp8_23", 2, 3},
+                       {"project_few_mxfp8_14", "glu_few_mxfp8_14", 1, 4}},
+                      PROJECT_SLICES * FEW_LINE,
+                      FEW_STAGE_MXFP8,
+                      FEW_GAP_MXFP8},
+};
+
+static size_t few_shared(int32_t format, const few_form *form, int32_t cols, int32_t count)
+{
+    size_t team = (size_t)(PROJECT_SLICES * form->stages * few[format].stage) + 2 * FEW_SUMS;
+    return (size_t)form->teams * team + (size_t)count * (size_t)(cols + few[format].gap) * sizeof(uint16_t);
+}
+
+/* NULL: `count` rows of such a weight are not few. */
+static const few_form *few_of(const ops_step *step, const kernel_weight *w, int32_t count)
+{
+    if (count > FEW_ROWS || (w->format != KERNEL_BF16 && w->format != KERNEL_MXFP8) || w->cols % few[w->format].slices)
+        return NULL;
+    for (int i = 0; i < 3; i++) {
+        const few_form *form = &few[w->format].form[i];
+        if (few_shared(w->format, form, w->cols, count) <= step->backend->info.shared) return form;
+    }
+    return NULL;
+}
+
+static void launch_few(ops_step *step, const few_form *form, const char *name, const project_args *args, int all)
+{
+    const kernel_weight *w = &args->part[0].w;
+    int blocks = divide_up(all, form->teams), most = step->backend->info.processors;
+    cuda_launch(step, name, blocks < most ? blocks : most, 1, 1, form->teams * PROJECT_BLOCK,
+                few_shared(w->format, form, w->cols, args->count), args, sizeof *args);
+}
+
 /* Do `outputs` in all and `count` rows give their large blocks enough work? Else more and smaller ones are faster. */
 static bool are_many(const ops_step *step, const project_tile *tile, int32_t format, int outputs, int32_t count)
 {
@@ -233,12 +284,16 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
         const project_tile *tile = tile_of(format, args.part[0].w.cols, count);
         bool large = are_many(step, tile, format, outputs, count);
         bool wide = takes_hopper(step, &args.part[0].w, count);
+        const few_form *form = wide ? NULL : few_of(step, &args.part[0].w, count);
+        int of_block = wide ? HOPPER_OUTPUTS : form ? 16 : large ? MANY_OUTPUTS : tile->outputs;
         for (int i = 0; i < args.parts; i++) {
             args.part[i].first = blocks;
-            blocks += divide_up(args.part[i].w.rows, wide ? HOPPER_OUTPUTS : large ? MANY_OUTPUTS : tile->outputs);
+            blocks += divide_up(args.part[i].w.rows, of_block);
         }
         if (wide)
             launch_hopper(step, hopper[format].name, format, &args, blocks);
+        else if (form)
+            launch_few(step, form, form->name, &args, blocks);
         else if (large)
             cuda_launch(step, many[format].name, divide_up(count, MANY_ROWS), blocks, 1, PROJECT_BLOCK,
                         many[format].shared, &args, sizeof args);
@@ -269,8 +324,11 @@ void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up
     }
     project_args args = {
         .part = {{.w = *gate}, {.w = *up}}, .parts = 2, .count = count, .in = in, .law = {alpha, limit, plain}, .z = z};
+    const few_form *form = few_of(step, gate, count);
     if (takes_hopper(step, gate, count))
         launch_hopper(step, hopper[gate->format].glu, gate->format, &args, divide_up(gate->rows, HOPPER_OUTPUTS / 2));
+    else if (form)
+        launch_few(step, form, form->glu, &args, divide_up(gate->rows, 8));
     else if (are_many(step, tile, gate->format, 2 * gate->rows, count))
         cuda_launch(step, many[gate->format].glu, divide_up(count, MANY_ROWS), divide_up(gate->rows, MANY_OUTPUTS / 2),
                     1, PROJECT_BLOCK, many[gate->format].shared, &args, sizeof args);

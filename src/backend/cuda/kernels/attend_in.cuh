@@ -30,29 +30,62 @@ DEVICE int dim_of(int lane, int p)
     return 2 * lane + p % 2 + p / 2 * 64;
 }
 
-DEVICE void norm(float x[4], const kernel_weight &gain, int dim, float eps)
+/* What a vector takes beside its values, as a lane's places have it. */
+struct vector_needs {
+    float gain[4], cosine[4], sine[4];
+    int64_t slot;     /* of the row */
+    int32_t sequence;
+};
+
+DEVICE void need_gain(const attend_in_args &a, int kind, vector_needs *needs)
 {
-    int lane = threadIdx.x % CUDA_WARP;
+    int lane = (int)threadIdx.x % CUDA_WARP, dim = kind < INDEX_QUERY ? a.head_dim : a.index_dim;
+    const kernel_weight &main = kind == QUERY ? a.q_gain : a.k_gain;
+    const kernel_weight &gain = kind < INDEX_QUERY ? main : kind == INDEX_QUERY ? a.index_q_gain : a.index_k_gain;
+    UNROLL for (int p = 0; p < 4; p++)
+        needs->gain[p] = kind != VALUE && dim_of(lane, p) < dim ? gain_at(gain, dim_of(lane, p)) : 0;
+}
+
+DEVICE void need_turn(const attend_in_args &a, int row, int kind, vector_needs *needs)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, half = a.rotary_dim / 2;
+    UNROLL for (int p = 0; p < 4; p++)
+    {
+        int i = dim_of(lane, p);
+        int64_t at = (int64_t)row * half + (i < half ? i : i - half);
+        bool rotates = kind != VALUE && i < a.rotary_dim;
+        needs->cosine[p] = rotates ? a.cosine[at] : 0, needs->sine[p] = rotates ? a.sine[at] : 0;
+    }
+}
+
+DEVICE void need_place(const attend_in_args &a, int row, vector_needs *needs)
+{
+    needs->slot = a.rows.slot[row], needs->sequence = a.rows.sequence[row];
+}
+
+DEVICE void norm(float x[4], const float gain[4], int dim, float eps)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
     float sum = 0;
     UNROLL for (int p = 0; p < 4; p++) sum += x[p] * x[p];
     UNROLL for (int mask = 16; mask > 0; mask /= 2) sum += lane_xor(sum, mask);
     float inverse = 1 / sqrtf(sum / (float)dim + eps);
     UNROLL for (int p = 0; p < 4; p++)
-        if (dim_of(lane, p) < dim) x[p] = x[p] * inverse * (1 + gain_at(gain, dim_of(lane, p)));
+        if (dim_of(lane, p) < dim) x[p] = x[p] * inverse * (1 + gain[p]);
 }
 
 /* `shared` [128] is this warp's, dim d at d ^ swizzle. */
-DEVICE void rotate(float x[4], float *shared, int swizzle, const float *cosine, const float *sine, int rotary_dim)
+DEVICE void rotate(float x[4], float *shared, int swizzle, const vector_needs &needs, int rotary_dim)
 {
-    int lane = threadIdx.x % CUDA_WARP, half = rotary_dim / 2;
+    int lane = (int)threadIdx.x % CUDA_WARP, half = rotary_dim / 2;
     UNROLL for (int p = 0; p < 4; p++) shared[dim_of(lane, p) ^ swizzle] = x[p];
     WARP_SYNC();
     UNROLL for (int p = 0; p < 4; p++) {
         int i = dim_of(lane, p);
         if (i < half)
-            x[p] = x[p] * cosine[i] - shared[(i + half) ^ swizzle] * sine[i];
+            x[p] = x[p] * needs.cosine[p] - shared[(i + half) ^ swizzle] * needs.sine[p];
         else if (i < rotary_dim)
-            x[p] = x[p] * cosine[i - half] + shared[(i - half) ^ swizzle] * sine[i - half];
+            x[p] = x[p] * needs.cosine[p] + shared[(i - half) ^ swizzle] * needs.sine[p];
     }
 }
 
@@ -67,23 +100,27 @@ DEVICE void store_query(float x[4], float *to, int dim, bool e4m3)
 }
 
 /* Vector `job` of a kind of row `row`, projected: x has the values of dim_of. `shared` [128] is this warp's, dim d at
- * d ^ swizzle. */
-DEVICE void attend_in_vector(const attend_in_args &a, int row, int kind, int job, float x[4], float *shared, int swizzle)
+ * d ^ swizzle. AHEAD: all of `needs` is there, read at once; else it is read piece by piece, each a way to memory, which takes
+ * less registers. */
+template <bool AHEAD>
+DEVICE void attend_in_vector(const attend_in_args &a, int row, int kind, int job, float x[4], vector_needs &needs,
+                             float *shared, int swizzle)
 {
     int heads = kind == QUERY ? a.heads : kind == INDEX_QUERY ? a.index_heads : 0;
     int dim = kind < INDEX_QUERY ? a.head_dim : a.index_dim;
     if (kind != VALUE) {
-        int half = a.rotary_dim / 2;
-        const kernel_weight &queries = kind == QUERY ? a.q_gain : a.index_q_gain;
-        norm(x, kind == KEY ? a.k_gain : kind == INDEX_KEY ? a.index_k_gain : queries, dim, a.eps);
-        rotate(x, shared, swizzle, a.cosine + (int64_t)row * half, a.sine + (int64_t)row * half, a.rotary_dim);
+        if (!AHEAD) need_gain(a, kind, &needs);
+        norm(x, needs.gain, dim, a.eps);
+        if (!AHEAD) need_turn(a, row, kind, &needs);
+        rotate(x, shared, swizzle, needs, a.rotary_dim);
     }
     if (kind == QUERY || kind == INDEX_QUERY) {
         store_query(x, (kind == QUERY ? a.q : a.index_q) + ((int64_t)row * heads + job) * dim, dim, a.query_e4m3);
         return;
     }
-    int64_t slot = a.rows.slot[row];
-    if (a.rows.sequence[row] < 0 || slot < 0) return;
+    if (!AHEAD) need_place(a, row, &needs);
+    int64_t slot = needs.slot;
+    if (needs.sequence < 0 || slot < 0) return;
     int token = (int)(slot % CUDA_BLOCK_TOKENS), groups = dim / 16;
     uint8_t *block = a.cache.base + slot / CUDA_BLOCK_TOKENS * a.cache.row_bytes;
     if (kind == INDEX_KEY) {

@@ -186,6 +186,12 @@ DEVICE void copy_async(void *shared, const void *global, bool there)
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(there ? 16 : 0));
 }
+/* The same of 4 bytes, which the first-level cache keeps. */
+DEVICE void copy_async_word(void *shared, const void *global)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global));
+}
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
 /* Until at most N committed groups of this thread are on their way. */
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }

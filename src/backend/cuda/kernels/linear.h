@@ -25,13 +25,26 @@ enum {
     MANY_SHARED_NVFP4 = MANY_STAGES * (MANY_OUTPUTS * 64 + MANY_ROWS * 18 * 16),
 };
 
+/* ---- project_few_*.cu: rings of stages and two FEW_SUMS a team, then the rows ------------------------------------------ */
+
+enum {
+    FEW_ROWS = 8,
+    FEW_TILE = 16 * FEW_ROWS, /* products */
+    FEW_LINE = 128,           /* bytes of a weight's row in a stage */
+    FEW_STAGE_BF16 = 16 * FEW_LINE,
+    FEW_STAGE_MXFP8 = 16 * FEW_LINE + 16 * 4, /* a word of scales a row */
+    FEW_GAP_BF16 = 32,                        /* numbers behind a row in shared memory, against bank conflicts */
+    FEW_GAP_MXFP8 = 8,
+    FEW_SUMS = PROJECT_SLICES * FEW_TILE * 4, /* bytes */
+};
+
 /* One weight and where its products go: out[r][o] (=, or += with `add`) for row r and output o < w.rows. */
 typedef struct project_part {
     kernel_weight w;
     float *out;
     int64_t stride; /* of a row of out, in numbers */
     int32_t add;
-    int32_t first; /* blockIdx.y of its first block; those of a part lie one behind the other */
+    int32_t first; /* its first block, or tile; those of a part lie one behind the other */
 } project_part;
 
 typedef struct project_args {

@@ -105,6 +105,12 @@ DEVICE void e4m3_pairs_permuted(uint32_t word, uint32_t pair[2])
     pair[0] = (low & 0x80008000u) | (low >> 4 & 0x07F007F0u);
     pair[1] = (high & 0x80008000u) | (high >> 4 & 0x07F007F0u);
 }
+/* Codes 0, 2 and 1, 3 of a word, times 2^-120: fewer instructions, for operands whose other side is in this order too. */
+DEVICE void e4m3_pairs_apart(uint32_t word, uint32_t pair[2])
+{
+    pair[0] = (word << 8 & 0x80008000u) | (word << 4 & 0x07F007F0u);
+    pair[1] = (word & 0x80008000u) | (word >> 4 & 0x07F007F0u);
+}
 /* Does a word of codes have a NaN? */
 DEVICE bool e4m3_nan(uint32_t word) { return (((word & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u) != 0; }
 

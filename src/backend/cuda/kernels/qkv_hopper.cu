@@ -22,7 +22,8 @@ DEVICE void heads_take(const qkv_hopper_args &a, const hopper_tile &p, float *ti
         float x[4], *vector = tile + i * HEADS_DIM;
         if (row >= a.product.of.count) break;
         UNROLL for (int j = 0; j < 4; j++) x[j] = vector[dim_of(lane, j) ^ swizzle];
-        attend_in_vector(a.in, row, kind, job, x, vector, swizzle);
+        vector_needs needs;
+        attend_in_vector<false>(a.in, row, kind, job, x, needs, vector, swizzle);
     }
 }
 
