@@ -256,7 +256,13 @@ static inline void random_model_free(random_model *m)
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-enum { MAX_ROWS = 256, MAX_SEQUENCES = 8, TABLE = 32 /* blocks of a sequence */ };
+#ifndef RANDOM_MODEL_ROWS /* a test of long contexts has its own */
+#define RANDOM_MODEL_ROWS 256
+#define RANDOM_MODEL_SEQUENCES 8
+#define RANDOM_MODEL_TABLE 32
+#define RANDOM_MODEL_BLOCKS 257
+#endif
+enum { MAX_ROWS = RANDOM_MODEL_ROWS, MAX_SEQUENCES = RANDOM_MODEL_SEQUENCES, TABLE = RANDOM_MODEL_TABLE /* blocks of a sequence */ };
 
 /* The rows of a step and the arrays that they borrow. */
 typedef struct step_rows {
@@ -267,9 +273,9 @@ typedef struct step_rows {
     int32_t table[MAX_SEQUENCES * TABLE];
 } step_rows;
 
-/* Blocks of sequence s lie scattered: logical block b is cache block (b * 8 + s) * 5 mod 257, MAX_SEQUENCES sequences.
- */
-enum { CACHE_BLOCKS = 257 };
+/* Blocks of sequence s lie scattered: logical block b is cache block (b * MAX_SEQUENCES + s) * 5 mod CACHE_BLOCKS, which 5 does not
+ * divide. */
+enum { CACHE_BLOCKS = RANDOM_MODEL_BLOCKS };
 
 static inline void rows_open(step_rows *r)
 {
