@@ -77,7 +77,10 @@ def main():
             return 77
         raise
     asked = requests()
+    start = time.monotonic()
     alone = [ask(gpu, body) for body in asked]
+    tokens = sum(len(ids) for ids, _ in alone)
+    print(f"{len(asked)} requests one after the other: {tokens} tokens, {tokens / (time.monotonic() - start):.0f} a second", flush=True)
     tokens, start = 0, time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(CLIENTS + 8) as clients:
         for n in range(rounds):
@@ -91,7 +94,7 @@ def main():
                 one.result()
     seconds = time.monotonic() - start
     assert gpu.stop() == 0, "".join(gpu.lines)
-    print(f"{rounds} rounds of {len(asked)} requests: {tokens} tokens as alone, {tokens / seconds:.0f} a second")
+    print(f"{rounds} rounds of {len(asked)} requests: {tokens} tokens as alone, {tokens / seconds:.0f} a second", flush=True)
     cpu = Server("--device", "cpu")
     greedy = [i for i, body in enumerate(asked) if body["temperature"] == 0]
     lines = [compare(i, alone[i], ask(cpu, asked[i])) for i in greedy]
