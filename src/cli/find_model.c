@@ -122,6 +122,12 @@ hy_status find_model(const char *name, const find_options *options, char *out, h
     char cache[FIND_PATH_SIZE], room[TOKEN_SIZE];
     if (find_is_path(name)) return local(name, out, err);
     if (o->dummy && find_is_geometry(name)) return strcpy(out, name), HY_OK;
+    if (find_is_geometry(name))
+        return error_at(err, HY_BAD_MODEL, name,
+                        "%.200s is the name of a shape, not a folder; give the folder of its checkpoint, or to bench "
+                        "--load-format dummy "
+                        "for random weights",
+                        name);
     if (!hub_is_name(name))
         return error_at(err, HY_BAD_MODEL, name,
                         "%.200s is not a folder; give the folder of a checkpoint, its files, or owner/name of the hub",

@@ -359,6 +359,7 @@ class Refused(unittest.TestCase):
     def test_missing_folder(self):
         for part in ("decode", "prefill"):
             self.assertIn("/nowhere", bench(part, "/nowhere", code=3)[1])
+            self.assertIn("--load-format dummy", bench(part, "m3.1-flash", code=3)[1])
 
     def test_does_not_fit(self):
         _, err = bench("decode", MODEL, "--context", "16M", *SMALL, code=2)
