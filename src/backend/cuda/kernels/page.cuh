@@ -78,28 +78,52 @@ template <int FORMAT, page_order ORDER> DEVICE void order_query(const float x[4]
                                                          : round_pair(x[w][2 * j], x[w][2 * j + 1]);
 }
 
-/* Zeros from token `tokens` on. */
+/* Do keys lie word by word? Else unit by unit. */
+template <int FORMAT, page_order ORDER> DEVICE constexpr bool keys_by_words()
+{
+    return ORDER == PAGE_INDEX || (ORDER == PAGE_KEYS && is_nvfp4<FORMAT>());
+}
+/* Bytes from the start of a line, before the swizzle, to the pair or unit of values that begins with `value`. */
+template <int FORMAT, page_order ORDER> DEVICE constexpr int32_t page_offset(int value)
+{
+    return keys_by_words<FORMAT, ORDER>() ? value % 32 / 16 * PAGE_HALF + (value % 16 / 2 << 4) + value / 32 * 4
+                                          : value / 64 * PAGE_HALF + (value % 64 / 8 << 4);
+}
+
+/*
+ * Zeros from token `tokens` on.
+ *
+ * A value is at the sum of two numbers that have no bit in common, one of the thread and one that is known here, and so is
+ * its place: eight addresses, which the swizzle makes, serve all stores of a thread, with constants.
+ */
 template <int FORMAT, page_order ORDER>
 DEVICE void store_page(const raw_page<FORMAT> &page, int part, unsigned char *tile, int tokens)
 {
     typedef raw_page<FORMAT> raw;
-    enum { WORDS = cached_bytes<FORMAT>(8) / 4 };
-    int thread = known_here(threadIdx.x);
+    enum { WORDS = cached_bytes<FORMAT>(8) / 4, SWIZZLED = 7 << 4 };
+    int thread = known_here(threadIdx.x), first = page_token(0, thread);
+    int32_t own = first * LINE_BYTES + (page_offset<FORMAT, ORDER>(page_piece(0, thread) * raw::VALUES) ^ thread % 8 << 4);
+    unsigned char *at[8];
+    UNROLL for (int u = 0; u < 8; u++) at[u] = tile + (own ^ u << 4);
     UNROLL for (int i = 0; i < raw::HELD; i++) {
-        int t = page_token(i, thread), first = page_piece(part * raw::HELD + i, thread) * raw::UNITS;
         uint32_t factor[2] = {0, 0};
         if constexpr (is_nvfp4<FORMAT>()) nvfp4_units(page.scale[i], factor);
+        bool none = first + page_token(i, 0) >= tokens;
         UNROLL for (int c = 0; c < raw::UNITS; c++) {
             quad out;
-            decode_eight<FORMAT>(page.piece[i].w + c * WORDS, factor[c / 2 % 2], out.w);
-            if (t >= tokens) out = quad{{0, 0, 0, 0}};
-            if constexpr (ORDER == PAGE_INDEX || (ORDER == PAGE_KEYS && is_nvfp4<FORMAT>())) {
-                UNROLL for (int w = 0; w < 4; w++) { /* one word of four units */
-                    int value = (first + c) * 8 + 2 * w, quarter = value / 32, unit = value % 32 / 2;
-                    *(uint32_t *)(tile + unit / 8 * PAGE_HALF + tile_unit(t, unit % 8) + 4 * quarter) = out.w[w];
-                }
-            } else {
-                *(quad *)(tile + (first + c) / 8 * PAGE_HALF + tile_unit(t, (first + c) % 8)) = out;
+            uint32_t word[WORDS];
+            UNROLL for (int w = 0; w < WORDS; w++) word[w] = (uint32_t)known_here((int32_t)page.piece[i].w[c * WORDS + w]);
+            decode_eight<FORMAT>(word, factor[c / 2 % 2], out.w);
+            if (none) out = quad{{0, 0, 0, 0}};
+            int value = page_piece(i, 0) * raw::VALUES + 8 * c, rest = page_token(i, 0) * LINE_BYTES;
+            rest += page_offset<FORMAT, ORDER>(page_piece(part * raw::HELD, 0) * raw::VALUES); /* of all of its bits */
+            UNROLL for (int w = 0; w < 4; w++) {
+                int32_t to = page_offset<FORMAT, ORDER>(value + 2 * w);
+                unsigned char *place = at[(to & SWIZZLED) >> 4] + (rest + (to & ~SWIZZLED));
+                if constexpr (keys_by_words<FORMAT, ORDER>())
+                    *(uint32_t *)place = out.w[w];
+                else if (w == 0)
+                    *(quad *)place = out;
             }
         }
     }

@@ -55,26 +55,31 @@ DEVICE prefill_run run_from(const prefill_index_args &a, int row, int stop)
     return r;
 }
 
-/* The decoding warpgroup. */
+DEVICE const uint8_t *page_at(const prefill_index_args &a, const int32_t *table, int b)
+{
+    return a.cache.base + table[b] * a.cache.row_bytes + a.layer_offset;
+}
+
+/* The decoding warpgroup. What it decodes was asked for a whole block before. */
 template <int FORMAT> DEVICE void decode_keys(const prefill_index_args &a, prefill_keys ring, int first, int stop)
 {
     for (int row = first; row < stop;) {
         prefill_run r = run_from(a, row, stop);
         const int32_t *table = a.rows.block_table + (int64_t)r.sequence * a.rows.block_table_stride;
-        raw_page<FORMAT> keys;
-        bool all = raw_page<FORMAT>::PARTS == 1; /* fits into registers, and waits there while stages are used */
+        enum { AHEAD = raw_page<FORMAT>::PARTS == 1 }; /* a whole page fits into registers, and the next one beside it */
+        raw_page<FORMAT> keys, next;
+        const uint8_t *data = r.begin < r.seen ? page_at(a, table, r.begin) : nullptr;
+        if (AHEAD && r.begin < r.seen) load_page<FORMAT>(next, 0, data, data + a.cache.index_scales, false);
         for (int b = r.begin; b < r.seen; b++) {
-            const uint8_t *data = a.cache.base + table[b] * a.cache.row_bytes + a.layer_offset;
-            if (all && b == r.begin) load_page<FORMAT>(keys, 0, data, data + a.cache.index_scales, false);
+            const uint8_t *behind = b + 1 < r.seen ? page_at(a, table, b + 1) : nullptr;
+            if (AHEAD) keys = next;
+            if (AHEAD && behind) load_page<FORMAT>(next, 0, behind, behind + a.cache.index_scales, false);
             arrivals_wait(ring.control->empty + ring.stage, ring.turn ^ 1);
             for (int part = 0; part < raw_page<FORMAT>::PARTS; part++) {
-                if (!all) load_page<FORMAT>(keys, part, data, data + a.cache.index_scales, false);
+                if (!AHEAD) load_page<FORMAT>(keys, part, data, data + a.cache.index_scales, false);
                 store_page<FORMAT, PAGE_INDEX>(keys, part, ring.pages + ring.stage * PAGE_BYTES, CUDA_BLOCK_TOKENS);
             }
-            if (all && b + 1 < r.seen) {
-                data = a.cache.base + table[b + 1] * a.cache.row_bytes + a.layer_offset;
-                load_page<FORMAT>(keys, 0, data, data + a.cache.index_scales, false);
-            }
+            data = behind;
             others_read();
             arrivals_come(ring.control->full + ring.stage);
             next_keys(ring);
