@@ -112,6 +112,10 @@ template <int ID, int THREADS> DEVICE void threads_come(EMULATED_HERE)
     static_assert(ID > 0 && ID < 16 && THREADS % 32 == 0, "a barrier of whole warps");
     emulated::some_meet(ID, THREADS, false, EMULATED_PLACE);
 }
+DEVICE void await_inline(const uint32_t *at, uint32_t least, EMULATED_HERE)
+{
+    emulated::wait_arrival(at, least, "a count", EMULATED_PLACE);
+}
 template <int N> DEVICE void registers_take(EMULATED_HERE)
 {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "what setmaxnreg takes");

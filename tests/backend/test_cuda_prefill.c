@@ -270,14 +270,15 @@ static void inversion(void **state)
 {
     (void)state;
     enum { ROWS = PREFILL_WAVE + 77, HEADS = 2, TOP = 5, SEQUENCES = 3, LENGTH = 700, WORDS = PREFILL_WAVE / 32, WAVES = 2 };
-    static int32_t sequence[ROWS], blocks[ROWS][HEADS][TOP], table[SEQUENCES][LENGTH];
+    static int32_t sequence[ROWS], position[ROWS], blocks[ROWS][HEADS][TOP], table[SEQUENCES][LENGTH];
     gpu *g = device_open();
-    prefill_lists l = {.heads = HEADS, .top = TOP, .first = 3, .count = ROWS - 3};
+    prefill_lists l = {.heads = HEADS, .top = TOP, .waves = WAVES, .first = 3, .count = ROWS - 3};
     random_state = 12;
     for (int t = 0; t < ROWS; t++) {
         int run = t < 10 ? 0 : t < 14 ? 1 : t < 200 ? 2 : 3; /* the second one is padding */
-        int span = t < 400 && t >= 300 ? 3 : run == 2 ? 5 : LENGTH;
+        int span = t < 300 && t >= 200 ? 3 : run == 2 ? 5 : LENGTH;
         sequence[t] = run == 1 ? -1 : run == 2 ? 2 : run / 3;
+        position[t] = LENGTH * CACHE_BLOCK - ROWS + t;
         for (int h = 0; h < HEADS; h++)
             for (int i = 0, next = 0; i < TOP; i++) { /* ascending, the last ones none */
                 next += (int)random_below((unsigned)span / 3 + 1);
@@ -291,53 +292,68 @@ static void inversion(void **state)
     l.runs = 4;
     size_t lists = WAVES * HEADS, words = lists * (size_t)l.keys;
     l.rows = (kernel_rows){.count = ROWS, .sequence = device_put(g, sequence, sizeof sequence),
+                           .position = device_put(g, position, sizeof position),
                            .block_table = device_put(g, table, sizeof table), .block_table_stride = LENGTH};
     l.blocks = device_put(g, blocks, sizeof blocks);
-    l.takes = device_take(g, words * (WORDS + 1) * 4 + 16);
+    size_t zeros = words * (WORDS + 1) + 2 * lists + 2, places = lists * PREFILL_WAVE * TOP;
+    l.takes = device_take(g, (zeros + words) * 4 + 16);
     l.counts = l.takes + words * WORDS;
-    l.items = device_take(g, lists * PREFILL_WAVE * TOP * sizeof *l.items);
-    l.item_counts = device_take(g, lists * sizeof *l.item_counts);
-    g->calls->fill(g, l.takes, 0xA5, words * (WORDS + 1) * 4);
+    l.progress = l.counts + words;
+    l.starts = l.takes + zeros;
+    l.items = device_take(g, places * sizeof *l.items);
+    l.takers = device_take(g, places * sizeof *l.takers);
+    l.totals = device_take(g, 2 * lists * sizeof *l.totals);
+    g->calls->fill(g, l.takes, 0xA5, zeros * 4);
     device_run(g, "prefill_clear", 3, 1, 1, 64, 0, &l, sizeof l);
     device_run(g, "prefill_mark", (l.count * HEADS * TOP + 63) / 64, 1, 1, 64, 0, &l, sizeof l);
-    device_run(g, "prefill_list", WAVES, HEADS, 1, PREFILL_LIST_THREADS, 0, &l, sizeof l);
-    uint32_t *takes = device_get(g, l.takes, words * (WORDS + 1) * 4);
-    prefill_item *items = device_get(g, l.items, lists * PREFILL_WAVE * TOP * sizeof *items);
-    int32_t *counts = device_get(g, l.item_counts, lists * sizeof *counts);
+    device_run(g, "prefill_list", WAVES * HEADS, 1, 1, PREFILL_LIST_THREADS, 0, &l, sizeof l);
+    device_run(g, "prefill_takers", (l.count * HEADS * TOP + 63) / 64, 1, 1, 64, 0, &l, sizeof l);
+    uint32_t *takes = device_get(g, l.takes, zeros * 4), *takers = device_get(g, l.takers, places * sizeof *takers);
+    prefill_item *items = device_get(g, l.items, places * sizeof *items);
+    int32_t *totals = device_get(g, l.totals, 2 * lists * sizeof *totals);
     int longest = 0;
     for (int wave = 0; wave < WAVES; wave++)
         for (int h = 0; h < HEADS; h++) {
-            int list = wave * HEADS + h, at = 0;
+            int list = h * WAVES + wave, at = 0, taken = 0;
             const prefill_item *item = items + (size_t)list * PREFILL_WAVE * TOP;
+            const uint32_t *taker = takers + (size_t)list * PREFILL_WAVE * TOP;
             for (int key = 0; key < l.keys; key++) {
                 int run = 0, count = 0;
                 while (run + 1 < l.runs && l.run_key[run + 1] <= key) run++;
+                int block = key - l.run_key[run];
                 uint32_t expected[WORDS] = {0};
                 for (int r = 0; r < PREFILL_WAVE && wave * PREFILL_WAVE + r < l.count; r++) {
                     int t = l.first + wave * PREFILL_WAVE + r, end = run + 1 < l.runs ? l.run_row[run + 1] : ROWS;
-                    bool takes_it = false;
-                    for (int i = 0; i < TOP && t >= l.run_row[run] && t < end && sequence[t] >= 0; i++)
-                        takes_it |= blocks[t][h][i] == key - l.run_key[run];
-                    expected[r / 32] |= (uint32_t)takes_it << r % 32;
-                    count += takes_it;
+                    int place = -1, tokens = position[t] + 1 - block * CACHE_BLOCK;
+                    for (int i = TOP - 1; i >= 0 && t >= l.run_row[run] && t < end && sequence[t] >= 0; i--)
+                        if (blocks[t][h][i] == block) place = i;
+                    if (place < 0) continue;
+                    if (tokens > CACHE_BLOCK) tokens = CACHE_BLOCK;
+                    assert_int_equal(taker[taken + count], PREFILL_TAKER(r, place, tokens));
+                    expected[r / 32] |= 1u << r % 32;
+                    count++;
                 }
                 size_t place = (size_t)list * (size_t)l.keys + (size_t)key;
                 assert_memory_equal(takes + place * WORDS, expected, sizeof expected);
                 assert_int_equal(takes[words * WORDS + place], count);
                 for (int from = 0; from < count; from += PREFILL_ITEM, at++) {
-                    int part = count - from < PREFILL_ITEM ? count - from : PREFILL_ITEM, b = key - l.run_key[run];
-                    assert_int_equal(item[at].key, key);
-                    assert_int_equal(item[at].block, b);
-                    assert_int_equal(item[at].cached, table[sequence[l.run_row[run]]][b]);
-                    assert_int_equal(item[at].rows, from << 16 | part);
+                    int part = count - from < PREFILL_ITEM ? count - from : PREFILL_ITEM;
+                    assert_int_equal(item[at].block, block);
+                    assert_int_equal(item[at].cached, table[sequence[l.run_row[run]]][block]);
+                    assert_int_equal(item[at].first, taken + from);
+                    assert_int_equal(item[at].count, part);
                 }
+                taken += count;
                 longest = count > longest ? count : longest;
             }
-            assert_int_equal(counts[list], at);
+            assert_int_equal(totals[2 * list], at);
+            assert_int_equal(totals[2 * list + 1], taken);
         }
+    for (size_t i = 0; i < 2 * lists + 2; i++) assert_int_equal(takes[words * (WORDS + 1) + i], 0);
     assert_true(longest > PREFILL_ITEM);
-    free(takes), free(items), free(counts);
-    void *device[] = {(void *)l.rows.sequence, (void *)l.rows.block_table, (void *)l.blocks, l.takes, l.items, l.item_counts};
+    free(takes), free(takers), free(items), free(totals);
+    void *device[] = {(void *)l.rows.sequence, (void *)l.rows.position, (void *)l.rows.block_table, (void *)l.blocks,
+                      l.takes, l.items, l.takers, l.totals};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) g->calls->free(g, device[i]);
     g->calls->close(g);
 }

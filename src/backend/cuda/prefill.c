@@ -26,11 +26,12 @@ struct cuda_prefill {
     uint32_t *alike;     /* [2] see prefill_lists */
     uint32_t seen[2];    /* of it, when it was read last */
     bool counted;        /* since then */
-    uint32_t *takes;     /* and counts behind them */
-    prefill_item *items; /* [waves, KV heads, PREFILL_WAVE * top] */
-    int32_t *item_counts;
-    float *partials; /* [rows of a wave, top, PREFILL_PARTIAL] */
-    int32_t keys;    /* that there is room for */
+    uint32_t *takes;     /* counts, progress and starts behind them */
+    prefill_item *items; /* [lists, PREFILL_WAVE * top] */
+    uint32_t *takers;    /* as many */
+    int32_t *totals;     /* [lists, 2] */
+    float *partials;     /* [PREFILL_ALIVE, PREFILL_WAVE, top, PREFILL_PARTIAL] */
+    int32_t keys;        /* that there is room for */
     int32_t waves;
 };
 
@@ -63,6 +64,9 @@ static bool has_lists(const ops_model *m)
            m->heads / m->kv_heads <= PREFILL_HEADS;
 }
 
+/* Waves of one inversion. */
+static int32_t most_waves(const ops_model *m) { return PREFILL_LISTS / m->kv_heads; }
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 hy_status cuda_prefill_open(ops_step *step, hy_error *err)
@@ -73,20 +77,20 @@ hy_status cuda_prefill_open(ops_step *step, hy_error *err)
     if (!possible(b) || step->limits.rows < b->options.gpu_wgmma_rows || !has_lists(m)) return HY_OK;
     struct cuda_prefill *p = step->prefill = memory_zeroed(1, sizeof *p);
     if (!p) return error_memory(err, what, sizeof *p);
-    int32_t rows = step->limits.rows < PREFILL_WAVE ? step->limits.rows : PREFILL_WAVE;
+    int32_t alive = PREFILL_ALIVE * PREFILL_WAVE, most = most_waves(m);
     p->waves = (step->limits.rows + PREFILL_WAVE - 1) / PREFILL_WAVE;
+    if (p->waves > most) p->waves = most;
     p->keys = step->max_blocks > PREFILL_KEYS_LEAST ? step->max_blocks : PREFILL_KEYS_LEAST;
-    size_t lists = (size_t)p->waves * (size_t)m->kv_heads;
-    hy_status status = cuda_step_alloc(step, lists * (size_t)p->keys * (PREFILL_WAVE / 32 + 1) + 4, sizeof(uint32_t),
+    size_t lists = (size_t)p->waves * (size_t)m->kv_heads, places = lists * (size_t)(PREFILL_WAVE * m->index_top);
+    hy_status status = cuda_step_alloc(step, lists * ((size_t)p->keys * (PREFILL_WAVE / 32 + 2) + 2) + 6, sizeof(uint32_t),
                                        what, &p->takes, err);
-    if (status == HY_OK)
-        status = cuda_step_alloc(step, lists * (size_t)(PREFILL_WAVE * m->index_top), sizeof *p->items, what, &p->items,
-                                 err);
+    if (status == HY_OK) status = cuda_step_alloc(step, places, sizeof *p->items, what, &p->items, err);
+    if (status == HY_OK) status = cuda_step_alloc(step, places, sizeof *p->takers, what, &p->takers, err);
     if (status == HY_OK) status = cuda_step_alloc(step, 2, sizeof *p->alike, what, &p->alike, err);
-    if (status == HY_OK) status = cuda_step_alloc(step, lists, sizeof *p->item_counts, what, &p->item_counts, err);
+    if (status == HY_OK) status = cuda_step_alloc(step, 2 * lists, sizeof *p->totals, what, &p->totals, err);
     if (status == HY_OK)
-        status = cuda_step_alloc(step, (size_t)(rows * m->index_top) * PREFILL_PARTIAL, sizeof(float), what,
-                                 &p->partials, err);
+        status = cuda_step_alloc(step, (size_t)(alive * m->index_top) * PREFILL_PARTIAL, sizeof(float), what, &p->partials,
+                                 err);
     return status;
 }
 
@@ -111,15 +115,15 @@ void cuda_prefill_close(ops_step *step)
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-static void prefill_launch(ops_step *step, const char *what, int format, int grid_x, int grid_y, int32_t shared,
-                           const void *args, size_t bytes)
+static void prefill_launch(ops_step *step, const char *what, int format, const int grid[2], int block,
+                           int32_t shared, const void *args, size_t bytes)
 {
     static const char *const names[] = {
         [KERNEL_CACHE_BF16] = "bf16", [KERNEL_CACHE_FP8] = "fp8", [KERNEL_CACHE_NVFP4] = "nvfp4"};
     bool rounded = format == KERNEL_CACHE_NVFP4 && step->backend->options.read == READBACK_E4M3;
     char name[64];
     snprintf(name, sizeof name, "prefill_%s_%s", what, rounded ? "nvfp4_e4m3" : names[format]);
-    cuda_launch(step, name, grid_x, grid_y, 1, PREFILL_THREADS, (size_t)shared, args, bytes);
+    cuda_launch(step, name, grid[0], grid[1], 1, block, (size_t)shared, args, bytes);
 }
 
 static float value_scale(const ops_step *step, int layer)
@@ -149,18 +153,20 @@ static void rows_stay(ops_step *step, int layer)
     };
     int64_t units = ((int64_t)step->rows.count + PREFILL_ROWS - 1) / PREFILL_ROWS * m->kv_heads * args.head_tiles;
     args.units = (int32_t)units;
-    int grid = units < b->info.processors ? (int)units : b->info.processors;
-    prefill_launch(step, "rows", args.cache.main, grid, 1, prefill_rows_shared(), &args, sizeof args);
+    int grid[2] = {units < b->info.processors ? (int)units : b->info.processors, 1};
+    prefill_launch(step, "rows", args.cache.main, grid, PREFILL_THREADS, prefill_rows_shared(), &args, sizeof args);
 }
 
-/* Rows from `first` on that one inversion takes: as many runs and keys as there is room for. */
+/* Rows from `first` on that one inversion takes: as many waves, runs and keys as there is room for. */
 static void next_rows(const ops_step *step, int32_t first, prefill_lists *l)
 {
     const ops_rows *rows = &step->rows;
+    int32_t stop = first + step->prefill->waves * PREFILL_WAVE;
+    if (stop > rows->count) stop = rows->count;
     l->first = first, l->count = l->keys = l->runs = 0;
-    for (int32_t t = first; t < rows->count;) {
+    for (int32_t t = first; t < stop;) {
         int32_t end = t + 1;
-        while (end < rows->count && rows->sequence[end] == rows->sequence[t]) end++;
+        while (end < stop && rows->sequence[end] == rows->sequence[t]) end++;
         int32_t keys = rows->sequence[t] < 0 ? 0 : rows->position[end - 1] / CACHE_BLOCK + 1;
         if (l->runs == PREFILL_RUNS || l->keys + keys > step->prefill->keys) break;
         l->run_row[l->runs] = t, l->run_key[l->runs++] = l->keys;
@@ -169,11 +175,12 @@ static void next_rows(const ops_step *step, int32_t first, prefill_lists *l)
         t = end;
     }
     assert(l->count > 0);
+    l->waves = (l->count + PREFILL_WAVE - 1) / PREFILL_WAVE;
 }
 
 static void blocks_stay(ops_step *step, int layer)
 {
-    enum { THREADS = 256 };
+    enum { THREADS = 256, WORDS = PREFILL_WAVE / 32 };
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
     const struct cuda_prefill *p = step->prefill;
@@ -182,7 +189,8 @@ static void blocks_stay(ops_step *step, int layer)
                   .blocks = step->blocks,
                   .takes = p->takes,
                   .items = p->items,
-                  .item_counts = p->item_counts,
+                  .takers = p->takers,
+                  .totals = p->totals,
                   .heads = m->index_heads,
                   .top = m->index_top},
         .cache = step->device_cache,
@@ -197,25 +205,24 @@ static void blocks_stay(ops_step *step, int layer)
         .value_scale = value_scale(step, layer),
     };
     prefill_lists *l = &args.lists;
+    int most = 8 * b->info.processors; /* thread blocks that take what comes */
     for (int32_t first = 0; first < step->rows.count; first += l->count) {
         next_rows(step, first, l);
-        int32_t waves = (l->count + PREFILL_WAVE - 1) / PREFILL_WAVE;
-        int64_t words = (int64_t)waves * l->heads * l->keys, places = (int64_t)l->count * l->heads * l->top;
-        l->counts = l->takes + words * (PREFILL_WAVE / 32);
-        int clears = (int)((words * (PREFILL_WAVE / 32 + 1) / 4 + THREADS) / THREADS);
-        cuda_launch(step, "prefill_clear", clears < 8 * b->info.processors ? clears : 8 * b->info.processors, 1, 1,
-                    THREADS, 0, l, sizeof *l);
-        cuda_launch(step, "prefill_mark", (int)((places + THREADS - 1) / THREADS), 1, 1, THREADS, 0, l, sizeof *l);
-        cuda_launch(step, "prefill_list", waves, l->heads, 1, PREFILL_LIST_THREADS, 0, l, sizeof *l);
-        for (args.group = 0; args.group < m->kv_heads; args.group++)
-            for (args.wave = 0; args.wave < waves; args.wave++) {
-                int32_t rows = l->count - args.wave * PREFILL_WAVE;
-                if (rows > PREFILL_WAVE) rows = PREFILL_WAVE;
-                int64_t items = (int64_t)rows * l->top;
-                int grid = items < b->info.processors ? (int)items : b->info.processors;
-                prefill_launch(step, "blocks", args.cache.main, grid, 1, prefill_blocks_shared(), &args, sizeof args);
-                cuda_launch(step, "prefill_fold", rows, 1, 1, 4 * CUDA_WARP, 0, &args, sizeof args);
-            }
+        int64_t lists = (int64_t)l->waves * l->heads, words = lists * l->keys, places = (int64_t)l->count * l->heads * l->top;
+        int64_t queries = (int64_t)l->count * m->heads * 4, zeros = (words * (WORDS + 1) + 2 * lists + 2) / 4 + 1;
+        l->counts = l->takes + words * WORDS;
+        l->progress = l->counts + words;
+        l->starts = l->progress + 2 * lists + 2;
+        int clears = (int)((zeros + THREADS - 1) / THREADS), marks = (int)((places + THREADS - 1) / THREADS);
+        int lines = (int)((queries + THREADS - 1) / THREADS);
+        cuda_launch(step, "prefill_clear", clears < most ? clears : most, 1, 1, THREADS, 0, l, sizeof *l);
+        cuda_launch(step, "prefill_mark", marks, 1, 1, THREADS, 0, l, sizeof *l);
+        cuda_launch(step, "prefill_queries", lines < most ? lines : most, 1, 1, THREADS, 0, &args, sizeof args);
+        cuda_launch(step, "prefill_list", (int)lists, 1, 1, PREFILL_LIST_THREADS, 0, l, sizeof *l);
+        cuda_launch(step, "prefill_takers", marks, 1, 1, THREADS, 0, l, sizeof *l);
+        int grid[2] = {places < b->info.processors ? (int)places : b->info.processors, 1};
+        prefill_launch(step, "blocks", args.cache.main, grid, PREFILL_BLOCKS_THREADS, prefill_blocks_shared(), &args,
+                       sizeof args);
     }
 }
 
@@ -255,6 +262,21 @@ bool cuda_prefill_attend(ops_step *step, int layer)
     return true;
 }
 
+/* Spans of `count` blocks, so that the thread blocks of `tiles` tiles fill the multiprocessors in whole rounds: a round
+ * takes a span, and what it costs to load a tile's queries, some blocks' time. */
+static int32_t index_spans(int32_t tiles, int32_t count, int32_t processors)
+{
+    enum { MOST = 32, LOADING = 4 };
+    int32_t best = 1;
+    int64_t least = INT64_MAX;
+    for (int32_t spans = 1; spans <= MOST && spans <= count; spans++) {
+        int64_t rounds = ((int64_t)tiles * spans + processors - 1) / processors;
+        int64_t cost = rounds * ((count + spans - 1) / spans + LOADING);
+        if (cost < least) least = cost, best = spans;
+    }
+    return best;
+}
+
 bool cuda_prefill_score(ops_step *step, int layer, int32_t first, int32_t count, bool needed)
 {
     const ops_backend *b = step->backend;
@@ -274,10 +296,9 @@ bool cuda_prefill_score(ops_step *step, int layer, int32_t first, int32_t count,
         .least = needed ? m->index_top : 0,
         .fill = !needed,
     };
-    /* Queries are loaded once a span: as few as leave each multiprocessor four thread blocks. */
-    int32_t tiles = (step->rows.count + args.tile - 1) / args.tile, spans = 4 * b->info.processors / tiles + 1;
+    int32_t tiles = (step->rows.count + args.tile - 1) / args.tile, spans = index_spans(tiles, count, b->info.processors);
     args.run = (count + spans - 1) / spans;
-    prefill_launch(step, "index", args.cache.index, tiles, (count + args.run - 1) / args.run, prefill_index_shared(),
-                   &args, sizeof args);
+    int grid[2] = {tiles, (count + args.run - 1) / args.run};
+    prefill_launch(step, "index", args.cache.index, grid, PREFILL_THREADS, prefill_index_shared(), &args, sizeof args);
     return true;
 }

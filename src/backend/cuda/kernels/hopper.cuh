@@ -17,6 +17,7 @@
  *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
  *                                       the writer calls it before the barrier that hands them over
  *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting
+ *     await_inline(at, least)           await of kernel.cuh without its words
  *     registers_take<N>(), registers_give<N>()  all warps of a warpgroup; N a multiple of 8, 24 .. 240, and summed over the
  *                                       warpgroups at most what a launch has, or it waits for ever: 504 of three, 512 of four
  *
@@ -134,6 +135,21 @@ template <int ID, int THREADS> DEVICE void threads_come()
 }
 template <int N> DEVICE void registers_take() { HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> DEVICE void registers_give() { HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+
+/* await of kernel.cuh for warps whose products are on their way: a call, as its assertion is one, would make them wait. More
+ * than AWAIT_CYCLES: a trap. */
+DEVICE void await_inline(const uint32_t *at, uint32_t least)
+{
+    long long begin = clock64();
+    for (;;) {
+        uint32_t now;
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+        if ((int32_t)(now - least) >= 0) break;
+        if (clock64() - begin > AWAIT_CYCLES) __trap();
+        __nanosleep(64);
+    }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
 
 /* ---- Products of a warpgroup ------------------------------------------------------------------------------------- */
 

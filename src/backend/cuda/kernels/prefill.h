@@ -13,9 +13,13 @@ enum {
     PREFILL_THREADS = 384,     /* two warpgroups that multiply, one that decodes */
     PREFILL_STAGES = 3,        /* decoded blocks of attention, keys and values */
     PREFILL_CONTROL = 3072,    /* bytes of shared memory behind attention's tiles */
-    PREFILL_WAVE = 512,        /* rows whose partials are there at once, of one KV head: 68 MB */
+    PREFILL_WAVE = 256,        /* rows of a list of prefill_blocks: of one KV head */
+    PREFILL_ALIVE = 3,         /* lists whose partials there is room for: 34 MB each */
+    PREFILL_LISTS = 512,       /* most of one inversion */
     PREFILL_ITEM = 64,         /* rows that a thread block takes with a block, at most */
     PREFILL_RING = 2,          /* stages of prefill_blocks, keys and values */
+    PREFILL_BLOCKS_THREADS = 512, /* two warpgroups that multiply, one that decodes, one that folds */
+    PREFILL_BLOCKS_CONTROL = 8192, /* bytes of shared memory behind their tiles */
     PREFILL_RUNS = 32,         /* runs of rows of one sequence in one inversion */
     PREFILL_KEYS_LEAST = 2048, /* blocks of its runs, if there is no longer sequence */
     PREFILL_LIST_THREADS = 512,
@@ -41,40 +45,47 @@ typedef struct prefill_rows_args {
     float value_scale;
 } prefill_rows_args;
 
-/* Rows `first` .. `first + count - 1` of the wave's rows that take a block. */
+/* A block and rows of a list that take it: takers `first` .. `first + count - 1` of the list. */
 typedef struct prefill_item {
-    int32_t key, block, cached; /* among the keys, of the sequence, of the cache */
-    int32_t rows;               /* first << 16 | count, in ascending order of rows */
+    int32_t block, cached; /* of the sequence, of the cache */
+    int32_t first, count;
 } prefill_item;
 
-/* The lists of rows [first, first + count) the other way round: which rows take a block. Waves are PREFILL_WAVE rows
- * each. A key is a block that the rows of a run may take: run i has keys run_key[i] + block of the sequence. */
+/* A taker: row of the wave, place of the block in the row's list, tokens of it that the row sees. */
+#define PREFILL_TAKER(row, place, tokens) ((uint32_t)(row) | (uint32_t)(place) << 16 | (uint32_t)(tokens) << 24)
+
+/*
+ * The lists of rows [first, first + count) the other way round: which rows take a block. Waves are PREFILL_WAVE rows
+ * each; list `head * waves + wave` is what the rows of a wave take of a KV head. A key is a block that the rows of a run
+ * may take: run i has keys run_key[i] + block of the sequence.
+ */
 typedef struct prefill_lists {
     kernel_rows rows;
     const int32_t *blocks; /* [T, heads, top] ascending, -1 last */
-    uint32_t *takes;       /* [waves, heads, keys, PREFILL_WAVE / 32] bit r: row r of the wave takes the block */
-    uint32_t *counts;      /* [waves, heads, keys] how many do */
-    prefill_item *items;   /* [waves, heads, PREFILL_WAVE * top] */
-    int32_t *item_counts;  /* [waves, heads] */
+    uint32_t *takes;       /* [lists, keys, PREFILL_WAVE / 32] bit r: row r of the wave takes the block */
+    uint32_t *counts;      /* [lists, keys] how many do */
+    uint32_t *progress;    /* [2 + 2 * lists] items drawn, rows drawn; of a list: partials that are there, rows folded */
+    uint32_t *starts;      /* [lists, keys] the first of them among the takers */
+    prefill_item *items;   /* [lists, PREFILL_WAVE * top] ascending keys */
+    uint32_t *takers;      /* [lists, PREFILL_WAVE * top] ascending keys, then rows */
+    int32_t *totals;       /* [lists, 2] items, takers */
     uint32_t *alike;       /* [2] places of lists in all, and those whose block the row before takes too: counted on */
-    int32_t heads, top;
+    int32_t heads, top, waves;
     int32_t first, count, keys, runs;
     int32_t run_row[PREFILL_RUNS], run_key[PREFILL_RUNS]; /* of the first one; the rows reach to the next run */
 } prefill_lists;
 
-/* Kernels prefill_blocks_FORMAT, grid: any, and prefill_fold, grid: rows of the wave, 4 warps: one wave of one KV head
- * of at most 16 query heads. A partial is float maximum[16], sum[16], out[16 tiles of 8 dims][32 lanes][4], as a warp
- * has it. */
+/* Kernels prefill_queries, grid: any, and prefill_blocks_FORMAT, grid: any, of KV heads with at most 16 query heads. A
+ * partial is float maximum[16], sum[16], out[16 tiles of 8 dims][32 lanes][4], as a warp has it. */
 typedef struct prefill_blocks_args {
     prefill_lists lists;
     kernel_cache cache;
     const float *q;  /* [T, heads, 128] bf16 values */
-    float *partials; /* [PREFILL_WAVE, top, PREFILL_PARTIAL] */
+    float *partials; /* [PREFILL_ALIVE, PREFILL_WAVE, top, PREFILL_PARTIAL] */
     float *attention;
-    uint16_t *attention_bf16;
+    uint16_t *attention_bf16; /* holds the queries before */
     int64_t layer_offset;
     int32_t heads, per_group; /* query heads; of a KV head */
-    int32_t wave, group;      /* number of the wave, KV head */
     float scale, value_scale;
 } prefill_blocks_args;
 
@@ -102,7 +113,7 @@ static inline int32_t prefill_rows_shared(void)
 static inline int32_t prefill_blocks_shared(void)
 {
     int32_t page = 2 * CUDA_BLOCK_TOKENS * PREFILL_DIM * 2, queries = PREFILL_ROWS * PREFILL_HEADS * PREFILL_DIM * 2;
-    return PREFILL_RING * page + 2 * queries + PREFILL_CONTROL;
+    return PREFILL_RING * page + 2 * queries + PREFILL_BLOCKS_CONTROL;
 }
 static inline int32_t prefill_index_shared(void)
 {
