@@ -413,11 +413,12 @@ static void test_glu(void **state)
 
 /* ---- Few rows ------------------------------------------------------------------------------------------------------ */
 
-/* Of two weights, on GPUs of one and of many multiprocessors: each row as it is among one more than project_few takes. */
-static void few_shape(weight_format format, int rows, int cols)
+/* Of two weights, on GPUs of one and of many multiprocessors: each row as kernels have it that take neither. */
+static void few_shape(weight_format format, int rows, int cols, bool sliced)
 {
-    enum { N = FEW_ROWS + 1, PARTS = 2 };
-    static const int processors[] = {1, 2, INT_MAX}, counts_of[] = {1, 2, 7, FEW_ROWS};
+    enum { FEW = FEW_ROWS, N = 70, PARTS = 2, COUNTS_OF = 7 };
+    static const int processors[] = {1, 17, INT_MAX};
+    static const int counts_of[2][COUNTS_OF] = {{1, 2, 7, FEW}, {FEW, FEW + 1, 16, 17, 40, 64, N}};
     bed b;
     hy_error err = {0};
     bed_open(&b);
@@ -425,7 +426,7 @@ static void few_shape(weight_format format, int rows, int cols)
     uint16_t *in = random_halves((size_t)N * (size_t)cols, 1);
     void *device_in = device_put(b.gpu, in, (size_t)N * (size_t)cols * sizeof *in);
     int32_t list[N];
-    for (int i = 0; i < N; i++) list[i] = (i * 4 + 2) % N;
+    for (int i = 0; i < N; i++) list[i] = (i * 9 + 2) % N;
     int32_t *device_list = device_put(b.gpu, list, sizeof list);
     kernel_weight k[PARTS];
     cuda_part parts[PARTS];
@@ -442,17 +443,24 @@ static void few_shape(weight_format format, int rows, int cols)
     for (int i = 0; i < PARTS; i++) all[i] = device_get(b.gpu, parts[i].out, bytes);
     cuda_swiglu(&b.step, parts[0].out, parts[1].out, rows, N, 1.7f, 2, false, z);
     uint16_t *all_z = device_get(b.gpu, z, bytes / 2);
+    if (sliced) {
+        b.step.slice_bytes = 8 * 64 * 128 * sizeof(float); /* of 64 rows two tiles */
+        b.step.slice_sums = device_take(b.gpu, b.step.slice_bytes);
+        b.gpu->calls->fill(b.gpu, b.step.slice_sums, 0xFF, b.step.slice_bytes);
+    }
     for (int p = 0; p < 3; p++)
-        for (int c = 0; c < 4; c++) {
-            int count = counts_of[c];
+        for (int c = 0; c < (sliced ? COUNTS_OF : 4); c++) {
+            int count = counts_of[sliced][c];
             b.backend.info.processors = processors[p];
             for (int i = 0; i < PARTS; i++) b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, bytes);
             b.gpu->calls->fill(b.gpu, z, 0xFF, bytes);
             cuda_project_parts(&b.step, parts, PARTS, device_in, count, device_list, CUDA_STORE);
+            if (sliced) /* twice what is there */
+                cuda_project_parts(&b.step, parts, PARTS, device_in, count, device_list, CUDA_ADD);
             for (int i = 0; i < PARTS; i++) {
                 float *got = device_get(b.gpu, parts[i].out, bytes);
-                for (int r = 0; r < count; r++)
-                    assert_memory_equal(got + r * rows, all[i] + list[r] * rows, (size_t)rows * sizeof *got);
+                for (int r = 0; r < count * rows; r++)
+                    assert_true(got[r] == (float)(sliced + 1) * all[i][list[r / rows] * rows + r % rows]);
                 for (int j = count * rows; j < N * rows; j++) assert_true(isnan(got[j]));
                 free(got);
             }
@@ -466,6 +474,7 @@ static void few_shape(weight_format format, int rows, int cols)
     free(all_z), free(in);
     b.gpu->calls->free(b.gpu, device_in);
     b.gpu->calls->free(b.gpu, device_list);
+    b.gpu->calls->free(b.gpu, b.step.slice_sums);
     b.gpu->calls->free(b.gpu, y);
     b.gpu->calls->free(b.gpu, z);
     bed_close(&b);
@@ -475,12 +484,22 @@ static void test_few(void **state)
 {
     (void)state;
     random_state = 12;
-    few_shape(WEIGHT_BF16, 33, 512);
-    few_shape(WEIGHT_BF16, 17, 6144);
-    few_shape(WEIGHT_BF16, 16, 8192);
-    few_shape(WEIGHT_MXFP8, 50, 1024);
-    few_shape(WEIGHT_MXFP8, 8, 6144);
-    few_shape(WEIGHT_MXFP8, 16, 8192);
+    few_shape(WEIGHT_BF16, 33, 512, false);
+    few_shape(WEIGHT_BF16, 17, 6144, false);
+    few_shape(WEIGHT_BF16, 16, 8192, false);
+    few_shape(WEIGHT_MXFP8, 50, 1024, false);
+    few_shape(WEIGHT_MXFP8, 8, 6144, false);
+    few_shape(WEIGHT_MXFP8, 16, 8192, false);
+}
+
+static void test_slices(void **state)
+{
+    (void)state;
+    random_state = 13;
+    few_shape(WEIGHT_BF16, 200, 512, true);
+    few_shape(WEIGHT_MXFP8, 72, 1024, true);
+    few_shape(WEIGHT_MXFP8, 17, 12288, true);
+    few_shape(WEIGHT_BF16, 9, 12288, true);
 }
 
 /* ---- Products of warpgroups ---------------------------------------------------------------------------------------- */
@@ -695,8 +714,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_project),      cmocka_unit_test(test_parts),  cmocka_unit_test(test_mxfp8_values),
         cmocka_unit_test(test_nvfp4_values), cmocka_unit_test(test_norm),   cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_glu),          cmocka_unit_test(test_few),    cmocka_unit_test(test_hopper),
-        cmocka_unit_test(test_launched),
+        cmocka_unit_test(test_glu),          cmocka_unit_test(test_few),    cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_hopper),       cmocka_unit_test(test_launched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

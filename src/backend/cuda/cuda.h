@@ -140,6 +140,8 @@ struct ops_step {
     uint16_t *packed;       /* rows of a projection as the kernels of project_hopper.h want them, [packed_rows, packed_cols] at
                              * most; NULL: they are not used */
     int32_t packed_rows, packed_cols;
+    float *slice_sums;      /* of project_slices.cuh; NULL: they are not for this GPU */
+    size_t slice_bytes;
     float *open_sums;       /* of those kernels */
     float *logits;          /* [R, vocab] */
     float *host_logits;     /* host, [R, vocab] */

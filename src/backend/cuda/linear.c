@@ -159,6 +159,108 @@ static void launch_few(ops_step *step, const few_form *form, const char *name, c
                 few_shared(w->format, form, w->cols, args->count), args, sizeof *args);
 }
 
+/* The kernels of a slice of K a block, with more rows than few, and the fold of their sums; by format and rows. */
+typedef struct slices_form {
+    const char *name, *glu, *fold, *glu_fold;
+    int rows;
+} slices_form;
+
+enum {
+    SLICES_MOST = 128,            /* rows; more have enough for kernels of many */
+    SLICES_SUMS_OUTPUTS = 16384, /* of 64 rows: 34 MB, which the second-level cache holds */
+};
+
+#define SLICES_FORM(format, rows)                                                                                      \
+    {                                                                                                                  \
+        "project_slices_" format "_" #rows, "glu_slices_" format "_" #rows, "project_fold_" #rows, "glu_fold_" #rows,  \
+            rows                                                                                                       \
+    }
+static const slices_form slices[][4] = {
+    [KERNEL_BF16] = {SLICES_FORM("bf16", 8), SLICES_FORM("bf16", 16), SLICES_FORM("bf16", 32), SLICES_FORM("bf16", 64)},
+    [KERNEL_MXFP8] = {SLICES_FORM("mxfp8", 8), SLICES_FORM("mxfp8", 16), SLICES_FORM("mxfp8", 32),
+                      SLICES_FORM("mxfp8", 64)},
+};
+
+static size_t slices_shared(const kernel_weight *w, int rows)
+{
+    size_t rings = (size_t)(SLICES_GROUPS * 4 * SLICES_STAGES * few[w->format].stage);
+    return rings + (size_t)(w->cols / PROJECT_SLICES * rows) * sizeof(uint16_t);
+}
+
+/* NULL: not for them. Rows that have no room go in several launches. */
+static const slices_form *slices_of(const ops_step *step, const kernel_weight *w, int32_t count)
+{
+    bool known = w->format == KERNEL_BF16 || w->format == KERNEL_MXFP8;
+    if (!step->slice_sums || count > SLICES_MOST || !known || w->cols % few[w->format].slices) return NULL;
+    int i = 0;
+    while (i < 3 && slices[w->format][i].rows < count) i++;
+    while (i >= 0 && slices_shared(w, slices[w->format][i].rows) > step->backend->info.shared) i--;
+    return i < 0 || slices[w->format][i].rows * 2 < count ? NULL : &slices[w->format][i];
+}
+
+/* Outputs of w from `first` on. */
+static kernel_weight outputs_of(const kernel_weight *w, int32_t first, int32_t count)
+{
+    kernel_weight part = *w;
+    int64_t at = (int64_t)first * w->cols;
+    part.data = (const uint8_t *)w->data + at * (w->format == KERNEL_BF16 ? 2 : 1);
+    if (w->scales) part.scales = (const uint8_t *)w->scales + at / 32;
+    part.rows = count;
+    return part;
+}
+
+static void launch_sliced(ops_step *step, const slices_form *form, bool glu, project_slices_args *args)
+{
+    int teams = step->backend->info.processors / PROJECT_SLICES, of_tile = glu ? SLICES_OUTPUTS / 2 : SLICES_OUTPUTS;
+    args->tiles = 0;
+    for (int i = 0; i < (glu ? 1 : args->of.parts); i++) {
+        args->of.part[i].first = args->tiles;
+        args->tiles += divide_up(args->of.part[i].w.rows, of_tile);
+    }
+    int most = divide_up(args->tiles, SLICES_GROUPS);
+    teams = teams < 1 ? 1 : teams < most ? teams : most;
+    cuda_launch(step, glu ? form->glu : form->name, teams * PROJECT_SLICES, 1, 1, SLICES_BLOCK,
+                slices_shared(&args->of.part[0].w, form->rows), args, sizeof *args);
+    cuda_launch(step, glu ? form->glu_fold : form->fold, divide_up(args->tiles * 4 * (form->rows / 8), FOLD_WARPS), 1, 1,
+                FOLD_WARPS * CUDA_WARP, 0, args, sizeof *args);
+}
+
+/* As many rows and outputs at once as there is room for, in shared memory and for sums. */
+static void launch_slices(ops_step *step, const slices_form *form, bool glu, const project_args *of)
+{
+    int64_t tile_bytes = (int64_t)PROJECT_SLICES * SLICES_OUTPUTS * form->rows * (int64_t)sizeof(float);
+    int32_t most = (int32_t)(step->slice_bytes / tile_bytes) * (glu ? SLICES_OUTPUTS / 2 : SLICES_OUTPUTS), outputs = 0;
+    for (int i = 0; i < (glu ? 1 : of->parts); i++) outputs += divide_up(of->part[i].w.rows, SLICES_OUTPUTS) * SLICES_OUTPUTS;
+    for (int32_t row = 0; row < of->count; row += form->rows) {
+        project_slices_args args = {.sums = step->slice_sums};
+        args.of = *of;
+        args.of.count = of->count - row < form->rows ? of->count - row : form->rows;
+        if (of->rows)
+            args.of.rows += row;
+        else
+            args.of.in += (int64_t)row * of->part[0].w.cols;
+        if (glu) args.of.z += row * of->part[0].stride;
+        for (int i = 0; i < of->parts && !glu; i++) args.of.part[i].out += row * of->part[i].stride;
+        if (outputs <= most) {
+            launch_sliced(step, form, glu, &args);
+            continue;
+        }
+        project_slices_args some = args;
+        for (int i = 0; i < (glu ? 1 : of->parts); i++)
+            for (int32_t first = 0, n; first < of->part[i].w.rows; first += n) {
+                n = of->part[i].w.rows - first < most ? of->part[i].w.rows - first : most;
+                some.of.parts = glu ? 2 : 1;
+                some.of.part[0] = args.of.part[i];
+                some.of.part[0].w = outputs_of(&of->part[i].w, first, n);
+                if (glu)
+                    some.of.part[1].w = outputs_of(&of->part[1].w, first, n), some.of.z = args.of.z + first;
+                else
+                    some.of.part[0].out += first;
+                launch_sliced(step, form, glu, &some);
+            }
+    }
+}
+
 /* Do `outputs` in all and `count` rows give their large blocks enough work? Else more and smaller ones are faster. */
 static bool are_many(const ops_step *step, const project_tile *tile, int32_t format, int outputs, int32_t count)
 {
@@ -199,6 +301,11 @@ hy_status cuda_linear_open(ops_step *step, hy_error *err)
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
     bool possible = b->info.major == 9 && b->info.shared >= HOPPER_SHARED_MXFP8;
+    if (possible) {
+        step->slice_bytes = (size_t)PROJECT_SLICES * SLICES_ROWS * SLICES_SUMS_OUTPUTS * sizeof(float);
+        hy_status taken = cuda_step_alloc(step, step->slice_bytes, 1, "sums of slices of projections", &step->slice_sums, err);
+        if (taken != HY_OK) return taken;
+    }
     if (b->options.gpu_wgmma_rows <= 0 || !possible) return HY_OK;
     int64_t widest = m->hidden;
     const int64_t others[] = {(int64_t)m->heads * m->head_dim, m->dense_width, m->shared_width};
@@ -283,8 +390,13 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
         if (!args.parts) continue;
         const project_tile *tile = tile_of(format, args.part[0].w.cols, count);
         bool large = are_many(step, tile, format, outputs, count);
-        bool wide = takes_hopper(step, &args.part[0].w, count);
-        const few_form *form = wide ? NULL : few_of(step, &args.part[0].w, count);
+        const few_form *form = few_of(step, &args.part[0].w, count);
+        const slices_form *sliced = form ? NULL : slices_of(step, &args.part[0].w, count);
+        if (sliced) {
+            launch_slices(step, sliced, false, &args);
+            continue;
+        }
+        bool wide = !form && takes_hopper(step, &args.part[0].w, count);
         int of_block = wide ? HOPPER_OUTPUTS : form ? 16 : large ? MANY_OUTPUTS : tile->outputs;
         for (int i = 0; i < args.parts; i++) {
             args.part[i].first = blocks;
@@ -325,10 +437,14 @@ void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up
     project_args args = {
         .part = {{.w = *gate}, {.w = *up}}, .parts = 2, .count = count, .in = in, .law = {alpha, limit, plain}, .z = z};
     const few_form *form = few_of(step, gate, count);
-    if (takes_hopper(step, gate, count))
-        launch_hopper(step, hopper[gate->format].glu, gate->format, &args, divide_up(gate->rows, HOPPER_OUTPUTS / 2));
-    else if (form)
+    const slices_form *sliced = slices_of(step, gate, count);
+    args.part[0].stride = width;
+    if (form)
         launch_few(step, form, form->glu, &args, divide_up(gate->rows, 8));
+    else if (sliced)
+        launch_slices(step, sliced, true, &args);
+    else if (takes_hopper(step, gate, count))
+        launch_hopper(step, hopper[gate->format].glu, gate->format, &args, divide_up(gate->rows, HOPPER_OUTPUTS / 2));
     else if (are_many(step, tile, gate->format, 2 * gate->rows, count))
         cuda_launch(step, many[gate->format].glu, divide_up(count, MANY_ROWS), divide_up(gate->rows, MANY_OUTPUTS / 2),
                     1, PROJECT_BLOCK, many[gate->format].shared, &args, sizeof args);

@@ -58,6 +58,23 @@ typedef struct project_args {
     uint16_t *z;
 } project_args;
 
+/* ---- project_slices_*.cu, project_fold.cu ------------------------------------------------------------------------------ */
+
+enum {
+    SLICES_ROWS = 64,    /* at most of a launch */
+    SLICES_OUTPUTS = 64, /* of a tile, a warpgroup's */
+    SLICES_GROUPS = 4,   /* warpgroups of a block */
+    SLICES_BLOCK = SLICES_GROUPS * 128,
+    SLICES_STAGES = 3, /* those of project_few */
+    FOLD_WARPS = 8,
+};
+
+typedef struct project_slices_args {
+    project_args of; /* part.first counts tiles */
+    int32_t tiles;
+    float *sums; /* [tiles][4 warps][8 slices][kernel's rows / 8][32 lanes][4] */
+} project_slices_args;
+
 /* ---- norm.cu ------------------------------------------------------------------------------------------------------- */
 
 enum { NORM_BLOCK = 512 };
