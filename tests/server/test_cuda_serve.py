@@ -70,7 +70,7 @@ def compare(number, ours, theirs):
 def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     try:
-        gpu = Server("--device", "cuda", "--max-num-seqs", "16")
+        gpu = Server("--device", "cuda", "--max-num-seqs", "16", "--kv-cache-memory-bytes", "512MiB")
     except AssertionError as e:
         if "no GPU" in str(e) or "driver" in str(e) or "libcuda" in str(e) or "nvcc" in str(e):
             print(f"skipped: {str(e).strip().splitlines()[-1]}")
@@ -95,7 +95,7 @@ def main():
     seconds = time.monotonic() - start
     assert gpu.stop() == 0, "".join(gpu.lines)
     print(f"{rounds} rounds of {len(asked)} requests: {tokens} tokens as alone, {tokens / seconds:.0f} a second", flush=True)
-    cpu = Server("--device", "cpu")
+    cpu = Server("--device", "cpu", "--kv-cache-memory-bytes", "512MiB")
     greedy = [i for i, body in enumerate(asked) if body["temperature"] == 0]
     lines = [compare(i, alone[i], ask(cpu, asked[i])) for i in greedy]
     assert cpu.stop() == 0
