@@ -39,8 +39,16 @@ def requests():
 
 def ask(server, body):
     """Ids and log-probabilities, and those of the alternatives."""
-    status, answer = server.call("POST", "/v1/chat/completions", body)
-    assert status == 200, answer
+    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        c.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        r = c.getresponse()
+        answer = json.loads(r.read())
+    except OSError as e:
+        raise AssertionError(f"{e!r} after\n" + "".join(server.lines[-20:])) from e
+    finally:
+        c.close()
+    assert r.status == 200, answer
     choice = answer["choices"][0]
     return choice["token_ids"], choice["logprobs"]["content"]
 
