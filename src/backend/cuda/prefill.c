@@ -6,8 +6,8 @@
  * output is written, and four rows are multiplied with what one of them takes. Blocks stay and the rows that take them
  * pass (prefill_blocks.cu): no product is wasted, and partials are written and read. A step counts how far neighbours
  * agree, in some of its layers, and the next one goes by it: with three of four blocks in common four rows take 28
- * together, for which the first form's bound is 450 TFLOP/s; the second one's is near 300 whatever they take. Bounds
- * are computed, none is measured.
+ * together, for which the first form's bound is 450 TFLOP/s, which nobody has measured; the second one's is near 300
+ * whatever they take, of which 113 to 117 are reached on an H200 with lists at random (prefill_blocks.cu).
  */
 #include "backend/cuda/cuda.h"
 
@@ -65,7 +65,10 @@ static bool has_lists(const ops_model *m)
 }
 
 /* Waves of one inversion. */
-static int32_t most_waves(const ops_model *m) { return PREFILL_LISTS / m->kv_heads; }
+static int32_t most_waves(const ops_model *m)
+{
+    return PREFILL_LISTS / m->kv_heads;
+}
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
@@ -82,15 +85,15 @@ hy_status cuda_prefill_open(ops_step *step, hy_error *err)
     if (p->waves > most) p->waves = most;
     p->keys = step->max_blocks > PREFILL_KEYS_LEAST ? step->max_blocks : PREFILL_KEYS_LEAST;
     size_t lists = (size_t)p->waves * (size_t)m->kv_heads, places = lists * (size_t)(PREFILL_WAVE * m->index_top);
-    hy_status status = cuda_step_alloc(step, lists * ((size_t)p->keys * (PREFILL_WAVE / 32 + 2) + 2) + 6, sizeof(uint32_t),
-                                       what, &p->takes, err);
+    hy_status status = cuda_step_alloc(step, lists * ((size_t)p->keys * (PREFILL_WAVE / 32 + 2) + 2) + 6,
+                                       sizeof(uint32_t), what, &p->takes, err);
     if (status == HY_OK) status = cuda_step_alloc(step, places, sizeof *p->items, what, &p->items, err);
     if (status == HY_OK) status = cuda_step_alloc(step, places, sizeof *p->takers, what, &p->takers, err);
     if (status == HY_OK) status = cuda_step_alloc(step, 2, sizeof *p->alike, what, &p->alike, err);
     if (status == HY_OK) status = cuda_step_alloc(step, 2 * lists, sizeof *p->totals, what, &p->totals, err);
     if (status == HY_OK)
-        status = cuda_step_alloc(step, (size_t)(alive * m->index_top) * PREFILL_PARTIAL, sizeof(float), what, &p->partials,
-                                 err);
+        status = cuda_step_alloc(step, (size_t)(alive * m->index_top) * PREFILL_PARTIAL, sizeof(float), what,
+                                 &p->partials, err);
     return status;
 }
 
@@ -115,8 +118,8 @@ void cuda_prefill_close(ops_step *step)
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-static void prefill_launch(ops_step *step, const char *what, int format, const int grid[2], int block,
-                           int32_t shared, const void *args, size_t bytes)
+static void prefill_launch(ops_step *step, const char *what, int format, const int grid[2], int block, int32_t shared,
+                           const void *args, size_t bytes)
 {
     static const char *const names[] = {
         [KERNEL_CACHE_BF16] = "bf16", [KERNEL_CACHE_FP8] = "fp8", [KERNEL_CACHE_NVFP4] = "nvfp4"};
@@ -208,7 +211,8 @@ static void blocks_stay(ops_step *step, int layer)
     int most = 8 * b->info.processors; /* thread blocks that take what comes */
     for (int32_t first = 0; first < step->rows.count; first += l->count) {
         next_rows(step, first, l);
-        int64_t lists = (int64_t)l->waves * l->heads, words = lists * l->keys, places = (int64_t)l->count * l->heads * l->top;
+        int64_t lists = (int64_t)l->waves * l->heads, words = lists * l->keys,
+                places = (int64_t)l->count * l->heads * l->top;
         int64_t queries = (int64_t)l->count * m->heads * 4, zeros = (words * (WORDS + 1) + 2 * lists + 2) / 4 + 1;
         l->counts = l->takes + words * WORDS;
         l->progress = l->counts + words;
@@ -296,7 +300,8 @@ bool cuda_prefill_score(ops_step *step, int layer, int32_t first, int32_t count,
         .least = needed ? m->index_top : 0,
         .fill = !needed,
     };
-    int32_t tiles = (step->rows.count + args.tile - 1) / args.tile, spans = index_spans(tiles, count, b->info.processors);
+    int32_t tiles = (step->rows.count + args.tile - 1) / args.tile,
+            spans = index_spans(tiles, count, b->info.processors);
     args.run = (count + spans - 1) / spans;
     int grid[2] = {tiles, (count + args.run - 1) / args.run};
     prefill_launch(step, "index", args.cache.index, grid, PREFILL_THREADS, prefill_index_shared(), &args, sizeof args);
