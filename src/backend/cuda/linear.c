@@ -146,6 +146,7 @@ static const few_form *few_of(const ops_step *step, const kernel_weight *w, int3
         return NULL;
     for (int i = 0; i < 3; i++) {
         const few_form *form = &few[w->format].form[i];
+        if (form->teams == 1 && step->slice_sums) break; /* a block for a slice is faster than one team */
         if (few_shared(w->format, form, w->cols, count) <= step->backend->info.shared) return form;
     }
     return NULL;

@@ -1,5 +1,6 @@
 /*
- * Projections of few rows: y[r][o] = sum over k of w[o][k] * x[r][k], bf16 activations, weights as they lie in the file.
+ * Projections of few rows: y[r][o] = sum over k of w[o][k] * x[r][k], bf16 activations, weights as they lie in the file, of any
+ * shape. What project_few.cuh and project_slices.cuh have kernels for goes there.
  *
  *     order   eight slices of K, each one chain of MMAs (m16n8k16: 16 outputs, 8 rows) in ascending chunks, folded
  *             ((0+1)+(2+3))+((4+5)+(6+7)); the same for every number of rows, every tile and every kernel of this family
