@@ -292,6 +292,13 @@ DEVICE uint32_t arrive(uint32_t *at, uint32_t n, EMULATED_HERE)
 {
     return emulated::count_arrival(at, n, EMULATED_PLACE);
 }
+DEVICE uint32_t bring(uint32_t *at, uint32_t n, EMULATED_HERE)
+{
+    return emulated::count_arrival(at, n, EMULATED_PLACE);
+}
+DEVICE void arrived()
+{
+}
 DEVICE uint32_t draw(uint32_t *at, uint32_t n, EMULATED_HERE)
 {
     return emulated::count_arrival(at, n, EMULATED_PLACE);

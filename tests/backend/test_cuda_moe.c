@@ -19,6 +19,8 @@ static const moe_kind kinds[] = {
     {256, 96, 64, 12, 4, false},
     {544, 288, 0, 5, 2, true},
     {64, 544, 288, 70, 6, true}, /* more experts than lanes */
+    {256, 512, 64, 12, 4, true}, /* of this kind and behind it: moe_hopper.cu */
+    {512, 256, 0, 5, 2, false},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -177,7 +179,8 @@ static void equal_bits(void **state)
         ways_close(&w);
     }
     if (!cuda_test_on_gpu)
-        assert_true(cuda_emulated_launches("hy_moe_few") > 0 && cuda_emulated_launches("hy_moe_many") > 0);
+        assert_true(cuda_emulated_launches("hy_moe_few") > 0 && cuda_emulated_launches("hy_moe_many") > 0 &&
+                    cuda_emulated_launches("hy_moe_hopper_few") > 0 && cuda_emulated_launches("hy_moe_hopper_many") > 0);
 }
 
 /* The same again and again, in every order of blocks and threads: the numbers that blocks count come back to zero. */
@@ -185,32 +188,35 @@ static void again(void **state)
 {
     (void)state;
     static const cuda_emulated_order orders[] = {CUDA_EMULATED_FORWARD, CUDA_EMULATED_REVERSE, CUDA_EMULATED_RANDOM};
-    ways w;
-    ways_open(&w, &kinds[0]);
-    const ops_model *m = &w.model.ops;
-    float *x = random_floats((size_t)(20 * m->hidden), 1, false);
-    for (int rows = 5; rows <= 20; rows += 15) {
-        answer first = run(&w.way[0], x, rows, ROUTER, NULL, NULL);
-        for (int o = 0; o < 3; o++) {
-            cuda_emulated.order = orders[o];
-            answer next = run(&w.way[1], x, rows, ROUTER, NULL, NULL);
-            expect_equal(&first, &next, m, rows, "again");
-            answer_free(&next);
+    for (int k = 0; k < KINDS; k += 4) {
+        ways w;
+        ways_open(&w, &kinds[k]);
+        const ops_model *m = &w.model.ops;
+        float *x = random_floats((size_t)(20 * m->hidden), 1, false);
+        for (int rows = 5; rows <= 20; rows += 15) {
+            answer first = run(&w.way[0], x, rows, ROUTER, NULL, NULL);
+            for (int o = 0; o < 3; o++) {
+                cuda_emulated.order = orders[o];
+                answer next = run(&w.way[1], x, rows, ROUTER, NULL, NULL);
+                expect_equal(&first, &next, m, rows, "again");
+                answer_free(&next);
+            }
+            cuda_emulated.order = CUDA_EMULATED_MIXED;
+            answer_free(&first);
         }
-        cuda_emulated.order = CUDA_EMULATED_MIXED;
-        answer_free(&first);
+        free(x);
+        ways_close(&w);
     }
-    free(x);
-    ways_close(&w);
 }
 
 /* A NaN stays in its row; rows that are all padding go nowhere. */
 static void odd_rows(void **state)
 {
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    static const int some[] = {0, 1, 4, 5};
+    for (int k = 0; k < (int)(sizeof some / sizeof *some); k++) {
         ways w;
-        ways_open(&w, &kinds[k]);
+        ways_open(&w, &kinds[some[k]]);
         const ops_model *m = &w.model.ops;
         int rows = 6, hidden = m->hidden;
         float *x = random_floats((size_t)(rows * hidden), 1, false);

@@ -146,6 +146,13 @@ static bool together(const ops_step *step, const cuda_layer *l)
     return l->router.format == KERNEL_F32 && b->model->hidden % EXPERTS_TILE == 0;
 }
 
+/* Does moe_hopper.cu take it? The bits are those of moe.cu. */
+static bool streams(const ops_backend *b, const cuda_layer *l)
+{
+    return b->info.major == 9 && MOE_HOPPER_SHARED <= b->info.shared && b->model->hidden % EXPERTS_CHUNK == 0 &&
+           l->down.cols % EXPERTS_CHUNK == 0;
+}
+
 static route_choose_args choose_args(const ops_step *step, int layer)
 {
     const ops_model *m = step->backend->model;
@@ -384,15 +391,17 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
         .out_done = f.out_done,
     };
     args.sizes = sizes_of(m, count, args.routing, l->shared_gate.data);
-    int blocks = MOE_BLOCKS * b->info.processors;
+    bool stream = streams(b, l);
+    int blocks = (stream ? 1 : MOE_BLOCKS) * b->info.processors, block = stream ? MOE_HOPPER_BLOCK : MOE_BLOCK;
     if (l->shared_gate.data) {
         args.shared_gate = l->shared_gate, args.shared_up = l->shared_up, args.shared_down = l->shared_down;
-        int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * MOE_BLOCK * 128;
+        int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * block * 128;
         args.ahead = (int32_t)(bytes < lines ? bytes : lines);
     }
     step->routing = 0;
-    cuda_launch(step, count <= MOE_FEW ? "moe_few" : "moe_many", blocks, 1, 1, MOE_BLOCK, MOE_SHARED, &args,
-                sizeof args);
+    const char *name = count <= MOE_FEW ? "moe_few" : "moe_many";
+    if (stream) name = count <= MOE_FEW ? "moe_hopper_few" : "moe_hopper_many";
+    cuda_launch(step, name, blocks, 1, 1, block, stream ? MOE_HOPPER_SHARED : MOE_SHARED, &args, sizeof args);
 }
 
 void cuda_experts(ops_step *step, int layer)

@@ -39,7 +39,7 @@ KERNEL(experts_prepare, experts_prepare_args)
     for (int32_t i = threadIdx.x; i < a.cols; i += blockDim.x) scales[i] = out[i];
     BLOCK_SYNC();
     for (int32_t i = threadIdx.x; i < words; i += blockDim.x) {
-        int32_t row = i / 4 % 16, block = i / 64, word = i % 4;
+        int32_t block = i / 64, row = EXPERTS_PLACE(i / 4 % 16, block), word = i % 4;
         uint32_t turn = scales[row * row_scales + block * 2 + word / 2] & 0x80 ? 0x88888888u : 0;
         data[i] = experts_weave(codes[row * row_words + block * 4 + word] ^ turn);
     }
@@ -197,7 +197,7 @@ DEVICE void experts_glu_rows(const experts_glu_args &a, const experts_tiles<2> &
     experts_prime<2>(w, ring, lane);
     experts_sources<EIGHTS>(a.lists, expert, first, a.in, w.cols, a.lists.per_token, lane / 4, source);
     experts_sums<2, EIGHTS>(w, ring, source, lane, d);
-    UNROLL for (int n = 0; n < EIGHTS; n++) experts_finish_glu(a, expert, first + 8 * n, out, d[0][n], d[1][n], lane);
+    UNROLL for (int n = 0; n < EIGHTS; n++) experts_finish_glu(a, expert, first + 8 * n, out, 8, d[0][n], d[1][n], lane);
 }
 
 template <int EIGHTS> DEVICE void experts_glu(const experts_glu_args &a)
@@ -243,7 +243,7 @@ KERNEL(experts_glu_1, experts_glu_args)
         if (warp == 1) {
             float gate[4];
             for (int i = 0; i < 4; i++) gate[i] = gates[i * CUDA_WARP + lane];
-            experts_finish_glu(a, expert, first, out, gate, d[0][0], lane);
+            experts_finish_glu(a, expert, first, out, 8, gate, d[0][0], lane);
         }
         BLOCK_SYNC(); /* gates have been read */
     }

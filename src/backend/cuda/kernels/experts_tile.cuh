@@ -26,7 +26,7 @@ template <int TILES> DEVICE void experts_ask(const experts_tiles<TILES> &w, int3
         UNROLL for (int half = 0; half < 2; half++) {
             int32_t block = chunk * (EXPERTS_CHUNK / 32) + half * 4 + t;
             bool there = block * 32 < w.cols;
-            const uint8_t *from = w.data[tile] + (there ? (int64_t)(block * 16 + g) * 16 : 0);
+            const uint8_t *from = w.data[tile] + (there ? (int64_t)(block * 16 + EXPERTS_PLACE(g, t)) * 16 : 0);
             UNROLL for (int upper = 0; upper < 2; upper++)
                 copy_async(stage + ((tile * 2 + upper) * 2 + half) * CUDA_WARP + lane, from + upper * 128, there);
         }
@@ -120,8 +120,9 @@ DEVICE const uint8_t *experts_scales(const experts_weight &w, int32_t expert, in
 
 /* ---- Gate, up and SwiGLU ----------------------------------------------------------------------------------------- */
 
-/* Writes z of a member at the tile's outputs g and g + 8 of every lane; `z`: the member's 16 places, or NULL. */
-DEVICE void experts_store_glu(const experts_glu_args &a, float low, float high, uint16_t *z, int g)
+/* Writes z of a member at the tile's outputs g and g + 8 of every lane; `z`: the member's first place, or NULL; `upper`: from it
+ * to that of the upper eight. */
+DEVICE void experts_store_glu(const experts_glu_args &a, float low, float high, uint16_t *z, int32_t upper, int g)
 {
     low = round_bf16(low), high = round_bf16(high);
     if (a.row_factor) {
@@ -131,12 +132,12 @@ DEVICE void experts_store_glu(const experts_glu_args &a, float low, float high, 
         low = experts_code(low, unit, scale), high = experts_code(high, unit, scale);
     }
     int at = g < 4 ? 2 * g : 2 * g - 7; /* woven */
-    if (z) z[at] = bf16_of_float(low), z[8 + at] = bf16_of_float(high);
+    if (z) z[at] = bf16_of_float(low), z[upper + at] = bf16_of_float(high);
 }
 
-/* z of eight rows from `first` on, from the sums of gate and up. */
-DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_t first, int32_t out, const float gate[4],
-                               const float up[4], int lane)
+/* z of eight rows from `first` on, from the sums of gate and up; its tile begins at `out`, the upper eight are `upper_at` behind. */
+DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_t first, int32_t out, int32_t upper_at,
+                               const float gate[4], const float up[4], int lane)
 {
     int g = lane / 4, t = lane % 4;
     int32_t count = a.lists.count[expert], width = a.gate.first.rows;
@@ -149,7 +150,7 @@ DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_
         UNROLL for (int upper = 0; upper < 2; upper++)
             z[upper] = experts_swiglu(gate[2 * upper + i] * NVFP4_SHIFT * gate_factor * row_factor,
                                       up[2 * upper + i] * NVFP4_SHIFT * up_factor * row_factor, a.alpha, a.limit);
-        experts_store_glu(a, z[0], z[1], member >= 0 ? a.z + (int64_t)member * width + out : NULL, g);
+        experts_store_glu(a, z[0], z[1], member >= 0 ? a.z + (int64_t)member * width + out : NULL, upper_at, g);
     }
 }
 

@@ -16,6 +16,8 @@
  *     round_halves(low, high)           the nearest fp16 of both, ties to even, `low` in the low half
  *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
  *                                       the writer calls it before the barrier that hands them over
+ *     others_wrote()                    between a wait for what other blocks wrote to global memory and a copy_bulk of it, by
+ *                                       the thread that copies
  *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting
  *     await_inline(at, least)           await of kernel.cuh without its words
  *     registers_take<N>(), registers_give<N>()  all warps of a warpgroup; N a multiple of 8, 24 .. 240, and summed over the
@@ -124,6 +126,8 @@ DEVICE uint32_t round_halves(float low, float high)
     return d;
 }
 DEVICE void others_read() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+DEVICE void others_wrote() { HOPPER_ASM("fence.proxy.async;" ::: "memory"); }
 
 template <int ID, int THREADS> DEVICE void threads_meet()
 {

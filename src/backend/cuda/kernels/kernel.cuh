@@ -241,6 +241,15 @@ DEVICE uint32_t arrive(uint32_t *at, uint32_t n)
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(n) : "memory");
     return before;
 }
+/* The first half of it: what others wrote cannot be read yet, and the first-level cache stays as it is. arrived() behind it
+ * is the second half. */
+DEVICE uint32_t bring(uint32_t *at, uint32_t n)
+{
+    uint32_t before;
+    asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(n) : "memory");
+    return before;
+}
+DEVICE void arrived() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 /* The same without an order: a number that nobody else gets. */
 DEVICE uint32_t draw(uint32_t *at, uint32_t n)
 {

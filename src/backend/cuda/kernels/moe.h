@@ -23,7 +23,25 @@ enum {
     MOE_CHOSEN = 128,
     MOE_SHARED_UP = 160,
     MOE_ROUTER = 192, /* of 8 rows each */
-    MOE_COUNTS = 224,
+    MOE_PLANNED = 224,
+    MOE_DOWN_TICKET = 256,
+    MOE_STREAM_TICKET = 288,
+    MOE_COUNTS = 320,
+};
+
+/* Of moe_hopper.cu: a multiprocessor has one block, 12 warps that multiply and two that load. */
+enum {
+    MOE_HOPPER_WARPS = 12,
+    MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 2) * CUDA_WARP,
+    MOE_HOPPER_STAGES = 6,
+    MOE_HOPPER_ROWS = 16,   /* of an expert at once */
+    MOE_HOPPER_ROW = 2 * EXPERTS_CHUNK + 64, /* bytes of a row's chunk, and of what keeps the next row's off its banks */
+    MOE_HOPPER_CODES = EXPERTS_TILE * EXPERTS_CHUNK / 2, /* bytes of a chunk of a tile, and of its scales */
+    MOE_HOPPER_SCALES = EXPERTS_TILE * EXPERTS_CHUNK / 16,
+    MOE_HOPPER_STAGE = MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + MOE_HOPPER_ROWS * MOE_HOPPER_ROW,
+    MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * 2 * CUDA_WARP * 16, /* bytes of the sums of up */
+    MOE_HOPPER_QUEUE = 4,                                          /* items */
+    MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
 };
 
 /* How much there is to do: items of a kind, and what divides them. */

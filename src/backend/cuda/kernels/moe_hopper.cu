@@ -1,0 +1,339 @@
+/*
+ * moe.cu on Hopper: the same items with the same bits, but the routed experts' weights and rows come through one ring of a
+ * block by bulk copies, and a block takes twelve tiles at once.
+ *
+ *     block   one a multiprocessor: twelve warps that multiply, a tile each, and two that load, weights and rows
+ *     ring    six stages of 256 inputs: twelve chunks of codes and scales as they lie, 27 KB, and the rows' chunk once for all of
+ *             them. 138 KB are on their way in five stages; the memory's latency needs 33
+ *     before  items 1 to 4 of moe.cu, by the twelve warps, a number each. The ring fills meanwhile
+ *     up      an item is six tiles of gate and the same six of up: two warps a tile, of which gate's adds what up's hands over
+ *     between items 6, while the last z of others are made
+ *     down    an item is twelve tiles
+ *
+ * The twelve warps take their stages at their own pace, as far as the ring reaches, and go from item to item without meeting:
+ * who loads draws the items and tells them by a queue. A stage is free as soon as all have multiplied it, before their sums are
+ * finished (`late`: the next item's weights are asked for only when this one is done).
+ *
+ * Why not a ring for each warp, as moe.cu has: rows then come from the caches for each warp, which is a third of all traffic
+ * between second level and multiprocessors at one row an expert and half at two; by loads of 16 bytes of four lines that took
+ * more than half of the second level's requests, and their latency stood between two chunks (measured: 1.8 TB/s at any number of
+ * rows). Balance of M3.1's layer at one row: 128 items of up and 128 of down on 132 multiprocessors.
+ * Rows lie in memory as four lanes take them (moe_place), weights with rows turned by their block (EXPERTS_PLACE), so that all reads
+ * of shared memory are free of conflicts: 52 cycles of it a chunk and tile, 624 a stage beside 220 that the copies
+ * write, while the memory takes 1,480 to bring it. Instructions: 300 a chunk and tile, 900 a stage and scheduler.
+ * Bound: memory.
+ */
+#include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/moe.cuh"
+
+struct moe_stream_item {
+    int32_t kind, n, group; /* active expert, of its groups of tiles */
+    int32_t expert, count;  /* rows */
+    int32_t active;
+};
+
+struct moe_ring {
+    unsigned char *stages;
+    quad *handed; /* [pair][eights][lane] */
+    arrivals *full, *empty; /* [stage] */
+    arrivals *told, *read;  /* [place in the queue] */
+    arrivals *given, *taken; /* [pair] */
+    moe_stream_item *queue;
+};
+
+DEVICE moe_ring moe_ring_of(unsigned char *shared)
+{
+    moe_ring r;
+    r.stages = shared;
+    shared += MOE_HOPPER_STAGES * MOE_HOPPER_STAGE;
+    r.handed = (quad *)shared;
+    shared += MOE_HOPPER_HANDED;
+    r.full = (arrivals *)shared;
+    r.empty = r.full + MOE_HOPPER_STAGES;
+    r.told = r.empty + MOE_HOPPER_STAGES;
+    r.read = r.told + MOE_HOPPER_QUEUE;
+    r.given = r.read + MOE_HOPPER_QUEUE;
+    r.taken = r.given + MOE_HOPPER_WARPS / 2;
+    r.queue = (moe_stream_item *)(r.taken + MOE_HOPPER_WARPS / 2);
+    return r;
+}
+
+/* Where somebody is in a ring of N. */
+template <int N> struct moe_at {
+    int32_t stage, parity;
+};
+template <int N> DEVICE void moe_step(moe_at<N> &at)
+{
+    if (++at.stage == N) at.stage = 0, at.parity ^= 1;
+}
+typedef moe_at<MOE_HOPPER_STAGES> moe_stage_at;
+typedef moe_at<MOE_HOPPER_QUEUE> moe_queue_at;
+
+DEVICE int32_t moe_at_once(int32_t count) { return count <= 8 ? 8 : MOE_HOPPER_ROWS; }
+DEVICE int32_t moe_turns(int32_t count) { return (count + moe_at_once(count) - 1) / moe_at_once(count); }
+
+/* ---- Who loads --------------------------------------------------------------------------------------------------- */
+
+/* Draws the items, tells them and loads their weights: lane 2w the codes of warp w, lane 2w + 1 the scales. */
+DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
+{
+    moe_wait(a.counts + MOE_PLANNED, 1, "the lists of experts", lane);
+    const moe_sizes &z = a.sizes;
+    const experts_lists &lists = a.plan.lists;
+    int32_t active = (int32_t)a.counts[MOE_ACTIVE], warp = lane / 2, scales = lane % 2;
+    int32_t up_groups = (z.tiles + MOE_HOPPER_WARPS / 2 - 1) / (MOE_HOPPER_WARPS / 2), ups = active * up_groups;
+    int32_t down_groups = (z.out_tiles + MOE_HOPPER_WARPS - 1) / MOE_HOPPER_WARPS, all = ups + active * down_groups;
+    int32_t to = scales ? MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES : warp * MOE_HOPPER_CODES;
+    int32_t bytes = scales ? MOE_HOPPER_SCALES : MOE_HOPPER_CODES;
+    moe_stage_at at = {0, 0};
+    moe_queue_at queue = {0, 0};
+    uint32_t drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
+    for (;;) {
+        int32_t number = (int32_t)lane_get(drawn, 0);
+        moe_stream_item item = {MOE_NONE, 0, 0, 0, 0, active};
+        if (number < ups)
+            item.kind = MOE_UP, item.n = number / up_groups, item.group = number % up_groups;
+        else if (number < all)
+            item.kind = MOE_DOWN, item.n = (number - ups) / down_groups, item.group = (number - ups) % down_groups;
+        if (item.kind != MOE_NONE) item.expert = a.active[item.n], item.count = lists.count[item.expert];
+        arrivals_wait(r.read + queue.stage, queue.parity ^ 1);
+        if (lane == 0) {
+            r.queue[queue.stage] = item;
+            arrivals_come(r.told + queue.stage);
+        }
+        if (item.kind == MOE_NONE) return;
+        if (!a.late) drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
+
+        bool down = item.kind == MOE_DOWN, odd = warp % 2 != 0;
+        int32_t tile = down ? item.group * MOE_HOPPER_WARPS + warp : item.group * (MOE_HOPPER_WARPS / 2) + warp / 2;
+        bool there = warp < MOE_HOPPER_WARPS && tile < (down ? z.out_tiles : z.tiles);
+        const experts_weight &weight = down ? a.down.down : odd ? a.glu.up : a.glu.gate;
+        const uint8_t *from = scales ? experts_scales(weight, item.expert, tile * EXPERTS_TILE)
+                                     : experts_data(weight, item.expert, tile * EXPERTS_TILE);
+        uint32_t total = (uint32_t)count_bits(lane_ballot(there)) / 2 * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES);
+        int32_t chunks = weight.first.cols / EXPERTS_CHUNK;
+        for (int32_t turn = 0; turn < moe_turns(item.count); turn++)
+            for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
+                arrivals_wait(r.empty + at.stage, at.parity ^ 1);
+                if (lane == 0) arrivals_expect(r.full + at.stage, total);
+                WARP_SYNC();
+                if (there)
+                    copy_bulk(r.stages + at.stage * MOE_HOPPER_STAGE + to, from + (int64_t)k * bytes, (uint32_t)bytes,
+                              r.full + at.stage);
+            }
+        if (a.late) {
+            arrivals_wait(r.read + queue.stage, queue.parity);
+            drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
+        }
+        moe_step(queue);
+    }
+}
+
+/* Loads the items' rows, a lane a row. */
+DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
+{
+    const experts_lists &lists = a.plan.lists;
+    moe_stage_at at = {0, 0};
+    moe_queue_at queue = {0, 0};
+    bool inputs = false;
+    int32_t known = -1; /* active expert whose z is there */
+    for (;;) {
+        arrivals_wait(r.told + queue.stage, queue.parity);
+        moe_stream_item item = r.queue[queue.stage];
+        WARP_SYNC();
+        if (lane == 0) arrivals_come(r.read + queue.stage);
+        moe_step(queue);
+        if (item.kind == MOE_NONE) return;
+        bool down = item.kind == MOE_DOWN;
+        if (!inputs) {
+            moe_wait(a.counts + MOE_READY, (uint32_t)(a.sizes.inputs + 1), "the experts' inputs", lane);
+            inputs = true;
+        }
+        if (down && known != item.n) {
+            moe_wait(a.up_done + item.n, (uint32_t)(a.sizes.tiles * moe_turns(item.count)), "gate and up of an expert", lane);
+            known = item.n;
+        }
+        others_wrote();
+        int32_t cols = down ? a.down.down.first.cols : a.in.hidden, chunks = cols / EXPERTS_CHUNK, at_once = moe_at_once(item.count);
+        const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
+        for (int32_t first = 0; first < item.count; first += at_once) {
+            int32_t rows = item.count - first < at_once ? item.count - first : at_once;
+            int32_t member = lane < rows ? members[first + lane] : 0;
+            const uint16_t *row = down ? a.glu.z + (int64_t)member * cols : a.in.out + (int64_t)(member / lists.per_token) * cols;
+            for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
+                unsigned char *to = r.stages + at.stage * MOE_HOPPER_STAGE +
+                                    MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + lane * MOE_HOPPER_ROW;
+                arrivals_wait(r.empty + at.stage, at.parity ^ 1);
+                if (lane == 0) arrivals_expect(r.full + at.stage, (uint32_t)rows * (2 * EXPERTS_CHUNK));
+                WARP_SYNC();
+                if (lane < rows) copy_bulk(to, row + k * EXPERTS_CHUNK, 2 * EXPERTS_CHUNK, r.full + at.stage);
+            }
+        }
+    }
+}
+
+/* ---- Who multiplies ---------------------------------------------------------------------------------------------- */
+
+/* d [rows of eight] += the warp's tile of half a stage: experts_multiply_half. `row`: of the lane, bytes behind the rows' first. */
+template <int EIGHTS>
+DEVICE void moe_multiply_half(const unsigned char *stage, const uint32_t row[EIGHTS], int warp, int half, int lane,
+                              float d[EIGHTS][4])
+{
+    int g = lane / 4, t = lane % 4;
+    const quad *codes_at = (const quad *)(stage + warp * MOE_HOPPER_CODES) + (half * 4 + t) * EXPERTS_TILE + EXPERTS_PLACE(g, t);
+    const uint16_t *scales = (const uint16_t *)(stage + MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES) +
+                             half * 64 + t * 16 + g;
+    const unsigned char *rows = stage + MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + half * 256;
+    quad codes[2], x[4][EIGHTS];
+    uint32_t unit[2][2]; /* of the lane's two groups */
+    UNROLL for (int upper = 0; upper < 2; upper++) codes[upper] = codes_at[upper * 8];
+    UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int n = 0; n < EIGHTS; n++) x[i][n] = *(const quad *)(rows + row[n] + i * 64);
+    UNROLL for (int upper = 0; upper < 2; upper++) experts_units(scales[upper * 8], unit[upper]);
+    UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
+        uint32_t p[2][4];
+        UNROLL for (int upper = 0; upper < 2; upper++) {
+            experts_pairs(codes[upper].w[i], p[upper]);
+            UNROLL for (int j = 0; j < 4; j++) p[upper][j] = multiply_pairs(p[upper][j], unit[upper][i / 2]);
+        }
+        UNROLL for (int j = 0; j < 4; j += 2) {
+            uint32_t weights[4] = {p[0][j], p[1][j], p[0][j + 1], p[1][j + 1]};
+            UNROLL for (int n = 0; n < EIGHTS; n++) mma_bf16(d[n], weights, &x[i][n].w[j]);
+        }
+    }
+}
+
+struct moe_multiplier : moe_warp {
+    int warp;
+    moe_stage_at at;
+    int32_t given; /* parity of the next sums that up hands over */
+};
+
+/* The warp's tile of an item, all rows of its expert. */
+template <int MOST, int EIGHTS>
+DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier &w, const moe_stream_item &item)
+{
+    bool down = item.kind == MOE_DOWN;
+    const experts_lists &lists = a.plan.lists;
+    int g = w.lane / 4, t = w.lane % 4, pair = w.warp / 2;
+    int32_t tile = down ? item.group * MOE_HOPPER_WARPS + w.warp : item.group * (MOE_HOPPER_WARPS / 2) + pair;
+    bool there = tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
+    int32_t chunks = (down ? a.down.down.first.cols : a.in.hidden) / EXPERTS_CHUNK;
+    quad *handed = r.handed + pair * 2 * CUDA_WARP + w.lane;
+    for (int32_t first = 0; first < item.count; first += 8 * EIGHTS) {
+        float d[EIGHTS][4];
+        uint32_t row[EIGHTS];
+        UNROLL for (int n = 0; n < EIGHTS; n++) {
+            int32_t m = 8 * n + g, last = item.count - first - 1;
+            row[n] = (uint32_t)((m < last ? m : last) * MOE_HOPPER_ROW + t * 16); /* behind the last row comes it again */
+            UNROLL for (int i = 0; i < 4; i++) d[n][i] = 0;
+        }
+        for (int32_t k = 0; k < chunks; k++, moe_step(w.at)) {
+            const unsigned char *stage = r.stages + w.at.stage * MOE_HOPPER_STAGE;
+            arrivals_wait(r.full + w.at.stage, w.at.parity);
+            if (there) {
+                if (EIGHTS == 1) {
+                    UNROLL for (int half = 0; half < 2; half++) moe_multiply_half<EIGHTS>(stage, row, w.warp, half, w.lane, d);
+                } else { /* registers are short */
+                    _Pragma("unroll 1") for (int half = 0; half < 2; half++)
+                        moe_multiply_half<EIGHTS>(stage, row, w.warp, half, w.lane, d);
+                }
+            }
+            WARP_SYNC();
+            if (w.lane == 0) arrivals_come(r.empty + w.at.stage);
+        }
+        if (!there) continue;
+        if (down) {
+            float factor = a.down.down.factors[item.expert];
+            const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
+            UNROLL for (int n = 0; n < EIGHTS; n++)
+                UNROLL for (int i = 0; i < 2; i++) {
+                    int32_t m = first + 8 * n + 2 * t + i;
+                    if (m >= item.count) continue;
+                    float *y = a.down.y + (int64_t)members[m] * a.down.down.first.rows + tile * EXPERTS_TILE + g;
+                    y[0] = d[n][i] * NVFP4_SHIFT * factor * a.down.factor;
+                    y[8] = d[n][2 + i] * NVFP4_SHIFT * factor * a.down.factor;
+                }
+        } else if (w.warp % 2) {
+            arrivals_wait(r.taken + pair, w.given ^ 1);
+            UNROLL for (int n = 0; n < EIGHTS; n++) {
+                quad q;
+                UNROLL for (int i = 0; i < 4; i++) q.w[i] = float_bits(d[n][i]);
+                handed[n * CUDA_WARP] = q;
+            }
+            WARP_SYNC();
+            if (w.lane == 0) arrivals_come(r.given + pair);
+            w.given ^= 1;
+        } else {
+            float up[EIGHTS][4];
+            arrivals_wait(r.given + pair, w.given);
+            UNROLL for (int n = 0; n < EIGHTS; n++) {
+                quad q = handed[n * CUDA_WARP];
+                UNROLL for (int i = 0; i < 4; i++) up[n][i] = bits_float(q.w[i]);
+            }
+            WARP_SYNC();
+            if (w.lane == 0) arrivals_come(r.taken + pair);
+            w.given ^= 1;
+            UNROLL for (int n = 0; n < EIGHTS; n++)
+                experts_finish_glu(a.glu, item.expert, first + 8 * n, moe_place(tile * EXPERTS_TILE), MOE_UPPER, d[n], up[n],
+                                   w.lane);
+            moe_bring(a.up_done + item.n, 1, w.lane);
+        }
+    }
+    if (down && there) moe_count_out<MOST>(a, w, tile);
+}
+
+template <int MOST> DEVICE void moe_multiply(const moe_args &a, const moe_ring &r, moe_multiplier &w)
+{
+    moe_queue_at queue = {0, 0};
+    for (;;) {
+        moe_item own = moe_next<MOST>(a, w, moe_draw(a, w), true);
+        while (own.kind != MOE_NONE)
+            own = moe_is_slice(own) ? moe_slices<MOST>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
+        for (;;) {
+            arrivals_wait(r.told + queue.stage, queue.parity);
+            moe_stream_item item = r.queue[queue.stage];
+            w.active = item.active;
+            if (w.draws == MOE_BEFORE && item.kind != MOE_UP) break; /* it is looked at again behind the shared expert's down */
+            if (item.kind == MOE_NONE) return;
+            if (MOST <= 8 || item.count <= 8)
+                moe_stream_tile<MOST, 1>(a, r, w, item);
+            else
+                moe_stream_tile<MOST, 2>(a, r, w, item);
+            WARP_SYNC();
+            if (w.lane == 0) arrivals_come(r.read + queue.stage);
+            moe_step(queue);
+        }
+        w.draws = MOE_BETWEEN;
+    }
+}
+
+template <int MOST> DEVICE void moe_hopper(const moe_args &a)
+{
+    moe_ahead(a);
+    moe_ring r = moe_ring_of(DYNAMIC(unsigned char));
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < MOE_HOPPER_STAGES; i++) arrivals_init(r.full + i, 2), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
+        for (int i = 0; i < MOE_HOPPER_QUEUE; i++) arrivals_init(r.told + i, 1), arrivals_init(r.read + i, MOE_HOPPER_WARPS + 1);
+        for (int i = 0; i < MOE_HOPPER_WARPS / 2; i++) arrivals_init(r.given + i, 1), arrivals_init(r.taken + i, 1);
+        arrivals_ready();
+    }
+    BLOCK_SYNC();
+    follow();
+    int lane = threadIdx.x % CUDA_WARP, warp = known_here(threadIdx.x / CUDA_WARP);
+    if (warp == MOE_HOPPER_WARPS) {
+        moe_load_weights(a, r, lane);
+    } else if (warp == MOE_HOPPER_WARPS + 1) {
+        moe_load_rows(a, r, lane);
+    } else {
+        moe_multiplier w;
+        w.lane = lane, w.draws = MOE_BEFORE, w.active = -1, w.shared_up = false;
+        w.warp = warp, w.at = {0, 0}, w.given = 0;
+        moe_multiply<MOST>(a, r, w);
+    }
+    WARP_SYNC();
+    moe_end(a, lane);
+}
+
+KERNEL_TOGETHER(moe_hopper_few, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_FEW>(a); }
+KERNEL_TOGETHER(moe_hopper_many, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_ROWS>(a); }
