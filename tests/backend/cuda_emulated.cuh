@@ -131,6 +131,7 @@ extern emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
 #define KERNEL_TOGETHER(name, args, threads, blocks) EMULATED_KERNEL(name, args, true)
 #define KERNEL_OF(name, args, threads, blocks) KERNEL(name, args)
 #define DEVICE static inline
+#define DEVICE_APART static
 #define UNROLL
 #define __restrict__ __restrict
 
@@ -306,6 +307,9 @@ DEVICE uint32_t draw(uint32_t *at, uint32_t n, EMULATED_HERE)
 DEVICE void await(const uint32_t *at, uint32_t least, const char *what, EMULATED_HERE)
 {
     emulated::wait_arrival(at, least, what, EMULATED_PLACE);
+}
+DEVICE void pause_some()
+{
 }
 DEVICE void prefetch(const void *at, EMULATED_HERE)
 {

@@ -392,7 +392,7 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
     };
     args.sizes = sizes_of(m, count, args.routing, l->shared_gate.data);
     bool stream = streams(b, l);
-    int blocks = (stream ? 1 : MOE_BLOCKS) * b->info.processors, block = stream ? MOE_HOPPER_BLOCK : MOE_BLOCK;
+    int blocks = (stream ? MOE_HOPPER_BLOCKS : MOE_BLOCKS) * b->info.processors, block = stream ? MOE_HOPPER_BLOCK : MOE_BLOCK;
     if (l->shared_gate.data) {
         args.shared_gate = l->shared_gate, args.shared_up = l->shared_up, args.shared_down = l->shared_down;
         int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * block * 128;

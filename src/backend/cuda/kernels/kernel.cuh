@@ -83,6 +83,8 @@ DEVICE uint32_t round_pair(float low, float high)
 #else
 
 #define DEVICE __device__ __forceinline__
+/* A function that is called, with the registers to itself: what else the caller has waits on the stack. */
+#define DEVICE_APART static __device__ __noinline__
 #define KERNEL_BOUNDED(name, args, bounds)                                                                            \
     static DEVICE void body_of_##name(const args &a);                                                                 \
     extern "C" __global__ void bounds hy_##name(const __grid_constant__ args a)                                       \
@@ -274,6 +276,8 @@ DEVICE void await(const uint32_t *at, uint32_t least, const char *what)
     }
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
+/* Half a microsecond or so. */
+DEVICE void pause_some() { __nanosleep(500); }
 /* Its 128 bytes into the second-level cache, some time. */
 DEVICE void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 

@@ -319,7 +319,10 @@ template <int MOST> DEVICE void moe_count_out(const moe_args &a, const moe_warp 
 
 /* ---- The shared expert: slices of tiles --------------------------------------------------------------------------- */
 
-enum { MOE_DEPTH = 4 }; /* chunks of a slice on their way */
+#ifndef MOE_DEPTH_
+#define MOE_DEPTH_ 4
+#endif
+enum { MOE_DEPTH = MOE_DEPTH_ }; /* chunks of a slice on their way */
 
 /* A slice of 16 outputs: where this lane's first row of the weight and its scales begin; the other row is eight further on. */
 struct moe_slice {

@@ -33,13 +33,14 @@ enum {
 enum {
     MOE_HOPPER_WARPS = 12,
     MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 2) * CUDA_WARP,
-    MOE_HOPPER_STAGES = 6,
-    MOE_HOPPER_ROWS = 16,   /* of an expert at once */
+    MOE_HOPPER_BLOCKS = 2, /* of a multiprocessor */
+    MOE_HOPPER_STAGES = 3,
+    MOE_HOPPER_ROWS = 8,    /* of an expert at once */
     MOE_HOPPER_ROW = 2 * EXPERTS_CHUNK + 64, /* bytes of a row's chunk, and of what keeps the next row's off its banks */
     MOE_HOPPER_CODES = EXPERTS_TILE * EXPERTS_CHUNK / 2, /* bytes of a chunk of a tile, and of its scales */
     MOE_HOPPER_SCALES = EXPERTS_TILE * EXPERTS_CHUNK / 16,
     MOE_HOPPER_STAGE = MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + MOE_HOPPER_ROWS * MOE_HOPPER_ROW,
-    MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * 2 * CUDA_WARP * 16, /* bytes of the sums of up */
+    MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * CUDA_WARP * 16, /* bytes of the sums of up */
     MOE_HOPPER_QUEUE = 4,                                          /* items */
     MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
 };

@@ -23,6 +23,7 @@
  * write, while the memory takes 1,480 to bring it. Instructions: 300 a chunk and tile, 900 a stage and scheduler.
  * Bound: memory.
  */
+#define MOE_DEPTH_ 2
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/moe.cuh"
 
@@ -34,7 +35,7 @@ struct moe_stream_item {
 
 struct moe_ring {
     unsigned char *stages;
-    quad *handed; /* [pair][eights][lane] */
+    quad *handed; /* [pair][lane] */
     arrivals *full, *empty; /* [stage] */
     arrivals *told, *read;  /* [place in the queue] */
     arrivals *given, *taken; /* [pair] */
@@ -69,8 +70,7 @@ template <int N> DEVICE void moe_step(moe_at<N> &at)
 typedef moe_at<MOE_HOPPER_STAGES> moe_stage_at;
 typedef moe_at<MOE_HOPPER_QUEUE> moe_queue_at;
 
-DEVICE int32_t moe_at_once(int32_t count) { return count <= 8 ? 8 : MOE_HOPPER_ROWS; }
-DEVICE int32_t moe_turns(int32_t count) { return (count + moe_at_once(count) - 1) / moe_at_once(count); }
+DEVICE int32_t moe_turns(int32_t count) { return (count + MOE_HOPPER_ROWS - 1) / MOE_HOPPER_ROWS; }
 
 /* ---- Who loads --------------------------------------------------------------------------------------------------- */
 
@@ -87,6 +87,7 @@ DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
     int32_t bytes = scales ? MOE_HOPPER_SCALES : MOE_HOPPER_CODES;
     moe_stage_at at = {0, 0};
     moe_queue_at queue = {0, 0};
+    if (blockIdx.x >= gridDim.x / MOE_HOPPER_BLOCKS) pause_some(); /* of few items each multiprocessor shall have one */
     uint32_t drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
     for (;;) {
         int32_t number = (int32_t)lane_get(drawn, 0);
@@ -154,10 +155,10 @@ DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
             known = item.n;
         }
         others_wrote();
-        int32_t cols = down ? a.down.down.first.cols : a.in.hidden, chunks = cols / EXPERTS_CHUNK, at_once = moe_at_once(item.count);
+        int32_t cols = down ? a.down.down.first.cols : a.in.hidden, chunks = cols / EXPERTS_CHUNK;
         const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
-        for (int32_t first = 0; first < item.count; first += at_once) {
-            int32_t rows = item.count - first < at_once ? item.count - first : at_once;
+        for (int32_t first = 0; first < item.count; first += MOE_HOPPER_ROWS) {
+            int32_t rows = item.count - first < MOE_HOPPER_ROWS ? item.count - first : MOE_HOPPER_ROWS;
             int32_t member = lane < rows ? members[first + lane] : 0;
             const uint16_t *row = down ? a.glu.z + (int64_t)member * cols : a.in.out + (int64_t)(member / lists.per_token) * cols;
             for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
@@ -174,22 +175,29 @@ DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
 
 /* ---- Who multiplies ---------------------------------------------------------------------------------------------- */
 
-/* d [rows of eight] += the warp's tile of half a stage: experts_multiply_half. `row`: of the lane, bytes behind the rows' first. */
-template <int EIGHTS>
-DEVICE void moe_multiply_half(const unsigned char *stage, const uint32_t row[EIGHTS], int warp, int half, int lane,
-                              float d[EIGHTS][4])
+/* Where a lane's numbers lie in a stage: quads of codes, pairs of scales, rows. */
+struct moe_lane {
+    uint32_t codes, scales, row;
+};
+
+DEVICE moe_lane moe_lane_of(int warp, int32_t rows, int lane)
 {
-    int g = lane / 4, t = lane % 4;
-    const quad *codes_at = (const quad *)(stage + warp * MOE_HOPPER_CODES) + (half * 4 + t) * EXPERTS_TILE + EXPERTS_PLACE(g, t);
-    const uint16_t *scales = (const uint16_t *)(stage + MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES) +
-                             half * 64 + t * 16 + g;
-    const unsigned char *rows = stage + MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + half * 256;
-    quad codes[2], x[4][EIGHTS];
+    int g = lane / 4, t = lane % 4, row = g < rows ? g : rows - 1; /* behind the last row comes it again */
+    return {(uint32_t)(warp * MOE_HOPPER_CODES + (t * EXPERTS_TILE + EXPERTS_PLACE(g, t)) * 16),
+            (uint32_t)(MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES + t * 32 + g * 2),
+            (uint32_t)(MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + row * MOE_HOPPER_ROW + t * 16)};
+}
+
+/* d += a tile's half stage times eight rows: experts_multiply_half. */
+DEVICE void moe_multiply_half(const unsigned char *stage, const moe_lane &at, int half, float d[4])
+{
+    quad codes[2], x[4];
     uint32_t unit[2][2]; /* of the lane's two groups */
-    UNROLL for (int upper = 0; upper < 2; upper++) codes[upper] = codes_at[upper * 8];
-    UNROLL for (int i = 0; i < 4; i++)
-        UNROLL for (int n = 0; n < EIGHTS; n++) x[i][n] = *(const quad *)(rows + row[n] + i * 64);
-    UNROLL for (int upper = 0; upper < 2; upper++) experts_units(scales[upper * 8], unit[upper]);
+    UNROLL for (int upper = 0; upper < 2; upper++)
+        codes[upper] = *(const quad *)(stage + at.codes + half * (4 * EXPERTS_TILE * 16) + upper * 128);
+    UNROLL for (int i = 0; i < 4; i++) x[i] = *(const quad *)(stage + at.row + half * 256 + i * 64);
+    UNROLL for (int upper = 0; upper < 2; upper++)
+        experts_units(*(const uint16_t *)(stage + at.scales + half * 128 + upper * 16), unit[upper]);
     UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
         uint32_t p[2][4];
         UNROLL for (int upper = 0; upper < 2; upper++) {
@@ -198,9 +206,27 @@ DEVICE void moe_multiply_half(const unsigned char *stage, const uint32_t row[EIG
         }
         UNROLL for (int j = 0; j < 4; j += 2) {
             uint32_t weights[4] = {p[0][j], p[1][j], p[0][j + 1], p[1][j + 1]};
-            UNROLL for (int n = 0; n < EIGHTS; n++) mma_bf16(d[n], weights, &x[i][n].w[j]);
+            mma_bf16(d, weights, &x[i].w[j]);
         }
     }
+}
+
+/* Sums of a tile and up to eight rows over the next `chunks` stages. */
+DEVICE_APART quad moe_sum(moe_lane at, int32_t chunks, int32_t stage, int32_t parity, int lane)
+{
+    unsigned char *shared = DYNAMIC(unsigned char);
+    arrivals *full = (arrivals *)(shared + MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED);
+    float d[4] = {0, 0, 0, 0};
+    for (; chunks; chunks--) {
+        arrivals_wait(full + stage, parity);
+        UNROLL for (int half = 0; half < 2; half++) moe_multiply_half(shared + stage * MOE_HOPPER_STAGE, at, half, d);
+        WARP_SYNC();
+        if (lane == 0) arrivals_come(full + MOE_HOPPER_STAGES + stage);
+        if (++stage == MOE_HOPPER_STAGES) stage = 0, parity ^= 1;
+    }
+    quad q;
+    UNROLL for (int i = 0; i < 4; i++) q.w[i] = float_bits(d[i]);
+    return q;
 }
 
 struct moe_multiplier : moe_warp {
@@ -210,7 +236,7 @@ struct moe_multiplier : moe_warp {
 };
 
 /* The warp's tile of an item, all rows of its expert. */
-template <int MOST, int EIGHTS>
+template <int MOST>
 DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier &w, const moe_stream_item &item)
 {
     bool down = item.kind == MOE_DOWN;
@@ -219,64 +245,44 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
     int32_t tile = down ? item.group * MOE_HOPPER_WARPS + w.warp : item.group * (MOE_HOPPER_WARPS / 2) + pair;
     bool there = tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
     int32_t chunks = (down ? a.down.down.first.cols : a.in.hidden) / EXPERTS_CHUNK;
-    quad *handed = r.handed + pair * 2 * CUDA_WARP + w.lane;
-    for (int32_t first = 0; first < item.count; first += 8 * EIGHTS) {
-        float d[EIGHTS][4];
-        uint32_t row[EIGHTS];
-        UNROLL for (int n = 0; n < EIGHTS; n++) {
-            int32_t m = 8 * n + g, last = item.count - first - 1;
-            row[n] = (uint32_t)((m < last ? m : last) * MOE_HOPPER_ROW + t * 16); /* behind the last row comes it again */
-            UNROLL for (int i = 0; i < 4; i++) d[n][i] = 0;
-        }
-        for (int32_t k = 0; k < chunks; k++, moe_step(w.at)) {
-            const unsigned char *stage = r.stages + w.at.stage * MOE_HOPPER_STAGE;
-            arrivals_wait(r.full + w.at.stage, w.at.parity);
-            if (there) {
-                if (EIGHTS == 1) {
-                    UNROLL for (int half = 0; half < 2; half++) moe_multiply_half<EIGHTS>(stage, row, w.warp, half, w.lane, d);
-                } else { /* registers are short */
-                    _Pragma("unroll 1") for (int half = 0; half < 2; half++)
-                        moe_multiply_half<EIGHTS>(stage, row, w.warp, half, w.lane, d);
-                }
+    quad *handed = r.handed + pair * CUDA_WARP + w.lane;
+    for (int32_t first = 0; first < item.count; first += MOE_HOPPER_ROWS) {
+        int32_t left = item.count - first;
+        float d[4], up[4];
+        quad q;
+        if (there) q = moe_sum(moe_lane_of(w.warp, left, w.lane), chunks, w.at.stage, w.at.parity, w.lane);
+        for (int32_t k = 0; k < chunks; k++, moe_step(w.at))
+            if (!there) {
+                arrivals_wait(r.full + w.at.stage, w.at.parity);
+                WARP_SYNC();
+                if (w.lane == 0) arrivals_come(r.empty + w.at.stage);
             }
-            WARP_SYNC();
-            if (w.lane == 0) arrivals_come(r.empty + w.at.stage);
-        }
         if (!there) continue;
+        UNROLL for (int i = 0; i < 4; i++) d[i] = bits_float(q.w[i]);
         if (down) {
             float factor = a.down.down.factors[item.expert];
             const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
-            UNROLL for (int n = 0; n < EIGHTS; n++)
-                UNROLL for (int i = 0; i < 2; i++) {
-                    int32_t m = first + 8 * n + 2 * t + i;
-                    if (m >= item.count) continue;
-                    float *y = a.down.y + (int64_t)members[m] * a.down.down.first.rows + tile * EXPERTS_TILE + g;
-                    y[0] = d[n][i] * NVFP4_SHIFT * factor * a.down.factor;
-                    y[8] = d[n][2 + i] * NVFP4_SHIFT * factor * a.down.factor;
-                }
+            UNROLL for (int i = 0; i < 2; i++) {
+                int32_t m = 2 * t + i;
+                if (m >= left) continue;
+                float *y = a.down.y + (int64_t)members[first + m] * a.down.down.first.rows + tile * EXPERTS_TILE + g;
+                y[0] = d[i] * NVFP4_SHIFT * factor * a.down.factor;
+                y[8] = d[2 + i] * NVFP4_SHIFT * factor * a.down.factor;
+            }
         } else if (w.warp % 2) {
             arrivals_wait(r.taken + pair, w.given ^ 1);
-            UNROLL for (int n = 0; n < EIGHTS; n++) {
-                quad q;
-                UNROLL for (int i = 0; i < 4; i++) q.w[i] = float_bits(d[n][i]);
-                handed[n * CUDA_WARP] = q;
-            }
+            *handed = q;
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.given + pair);
             w.given ^= 1;
         } else {
-            float up[EIGHTS][4];
             arrivals_wait(r.given + pair, w.given);
-            UNROLL for (int n = 0; n < EIGHTS; n++) {
-                quad q = handed[n * CUDA_WARP];
-                UNROLL for (int i = 0; i < 4; i++) up[n][i] = bits_float(q.w[i]);
-            }
+            q = *handed;
+            UNROLL for (int i = 0; i < 4; i++) up[i] = bits_float(q.w[i]);
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.taken + pair);
             w.given ^= 1;
-            UNROLL for (int n = 0; n < EIGHTS; n++)
-                experts_finish_glu(a.glu, item.expert, first + 8 * n, moe_place(tile * EXPERTS_TILE), MOE_UPPER, d[n], up[n],
-                                   w.lane);
+            experts_finish_glu(a.glu, item.expert, first, moe_place(tile * EXPERTS_TILE), MOE_UPPER, d, up, w.lane);
             moe_bring(a.up_done + item.n, 1, w.lane);
         }
     }
@@ -296,10 +302,7 @@ template <int MOST> DEVICE void moe_multiply(const moe_args &a, const moe_ring &
             w.active = item.active;
             if (w.draws == MOE_BEFORE && item.kind != MOE_UP) break; /* it is looked at again behind the shared expert's down */
             if (item.kind == MOE_NONE) return;
-            if (MOST <= 8 || item.count <= 8)
-                moe_stream_tile<MOST, 1>(a, r, w, item);
-            else
-                moe_stream_tile<MOST, 2>(a, r, w, item);
+            moe_stream_tile<MOST>(a, r, w, item);
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.read + queue.stage);
             moe_step(queue);
@@ -335,5 +338,5 @@ template <int MOST> DEVICE void moe_hopper(const moe_args &a)
     moe_end(a, lane);
 }
 
-KERNEL_TOGETHER(moe_hopper_few, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_FEW>(a); }
-KERNEL_TOGETHER(moe_hopper_many, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_ROWS>(a); }
+KERNEL_TOGETHER(moe_hopper_few, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_FEW>(a); }
+KERNEL_TOGETHER(moe_hopper_many, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_ROWS>(a); }
