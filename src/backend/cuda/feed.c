@@ -33,7 +33,7 @@ typedef struct feed_memory {
     uint16_t *z;      /* [P * experts_per_token, expert_width] bf16 */
     float *y;         /* [P * experts_per_token, hidden] */
     /* Of kernels/moe.h, for the rows that it takes. */
-    int32_t *active;
+    int32_t *active, *chosen;
     uint32_t *counts, *up_done, *pair_done, *shared_done, *out_done;
     float *router_parts, *gate_up, *shared_parts, *down_parts;
     size_t bytes;
@@ -69,6 +69,7 @@ static feed_memory divide(const ops_step *step, void *base)
     if (active > experts) active = experts;
     size_t tiles = (size_t)m->expert_width / EXPERTS_TILE, shared_tiles = (size_t)m->shared_width / EXPERTS_TILE;
     f.active = place(&f, base, experts, sizeof *f.active);
+    f.chosen = place(&f, base, experts, sizeof *f.chosen);
     f.counts = place(&f, base, MOE_COUNTS, sizeof *f.counts);
     f.up_done = place(&f, base, experts, sizeof *f.up_done);
     f.pair_done = place(&f, base, active * tiles, sizeof *f.pair_done);
@@ -324,7 +325,7 @@ static void run_piece(ops_step *step, const cuda_layer *l, const piece *p)
 static moe_sizes sizes_of(const ops_model *m, int32_t count, bool routing, bool shared)
 {
     moe_sizes s = {.experts = m->experts};
-    s.routes = !routing ? 0 : m->experts * (count <= MOE_FEW ? PROJECT_SLICES : divide_up(count, MOE_ROUTED));
+    s.routes = !routing ? 0 : m->experts * PROJECT_SLICES * divide_up(count, MOE_ROUTED);
     s.choices = routing ? count : 1; /* or the lists alone */
     s.pieces = divide_up(m->hidden / 16, MOE_QUANTISED);
     s.inputs = count * s.pieces;
@@ -346,7 +347,7 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
     feed_memory f = divide(step, step->experts_scratch);
     int32_t count = step->rows.count;
     bool quantised = b->options.activation == MOE_ACTIVATION_NVFP4;
-    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.count, f.members};
+    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.chosen, f.members};
     const int32_t *sequence = step->device_rows.sequence;
     moe_args args = {
         .count = count,

@@ -89,8 +89,8 @@ template <int MOST> DEVICE moe_item moe_item_of(const moe_args &a, moe_warp &w, 
         return {MOE_NONE, 0, 0, 0};
     }
     if (left < z.routes) {
-        if (MOST <= MOE_FEW) return {MOE_ROUTE, 0, left / PROJECT_SLICES, left % PROJECT_SLICES};
-        return {MOE_ROUTE, left / z.experts, left % z.experts, 0};
+        int32_t slices = left / PROJECT_SLICES;
+        return {MOE_ROUTE, slices / z.experts, slices % z.experts, left % PROJECT_SLICES};
     }
     left -= z.routes;
     if (left < z.choices) return {a.routing ? MOE_CHOOSE : MOE_PLAN, left, 0, 0};
@@ -130,67 +130,82 @@ template <int MOST> DEVICE moe_item moe_next(const moe_args &a, moe_warp &w, uin
 
 /* ---- Routes and inputs ------------------------------------------------------------------------------------------- */
 
-/* Slices [first, end) of one output and the eight rows from 8 * n on: the sums of project_f32.cu. */
-DEVICE void moe_route(const moe_args &a, int32_t n, int32_t output, int32_t first_slice, int32_t end_slice, int lane)
+/* A slice of one output and the eight rows from 8 * n on: the sums of project_f32.cu. */
+DEVICE void moe_route(const moe_args &a, int32_t n, int32_t output, int32_t slice, int lane)
 {
     enum { STEP = 4 * CUDA_WARP, DEPTH = 6 };
-    int32_t hidden = a.in.hidden, rows = a.count - n * MOE_ROUTED;
+    int32_t hidden = a.in.hidden, rows = a.count - n * MOE_ROUTED, begin, end;
     const float *w = a.router + (int64_t)output * hidden;
     const uint16_t *x = a.normed + (int64_t)n * MOE_ROUTED * hidden;
-    for (int32_t slice = first_slice; slice < end_slice; slice++) {
-        int32_t begin, end;
-        slice_of(hidden, slice, &begin, &end);
-        float sum[MOE_ROUTED];
-        UNROLL for (int r = 0; r < MOE_ROUTED; r++) sum[r] = 0;
-        for (int32_t first = begin + 4 * lane; first < end; first += DEPTH * STEP) {
-            quad value[DEPTH];
-            UNROLL for (int d = 0; d < DEPTH; d++)
-                value[d] = first + d * STEP < end ? load_once(w + first + d * STEP) : quad{{0, 0, 0, 0}};
-            UNROLL for (int d = 0; d < DEPTH; d++) {
-                int32_t k = first + d * STEP;
-                UNROLL for (int r = 0; r < MOE_ROUTED; r++)
-                    if (k < end && r < rows) {
-                        uint64_t in = *(const uint64_t *)(x + (int64_t)r * hidden + k);
-                        UNROLL for (int i = 0; i < 4; i++)
-                            sum[r] += bits_float(value[d].w[i]) * float_of_bf16((uint32_t)(in >> 16 * i) & 0xFFFF);
-                    }
-            }
+    slice_of(hidden, slice, &begin, &end);
+    float sum[MOE_ROUTED];
+    UNROLL for (int r = 0; r < MOE_ROUTED; r++) sum[r] = 0;
+    for (int32_t first = begin + 4 * lane; first < end; first += DEPTH * STEP) {
+        quad value[DEPTH];
+        UNROLL for (int d = 0; d < DEPTH; d++)
+            value[d] = first + d * STEP < end ? load_once(w + first + d * STEP) : quad{{0, 0, 0, 0}};
+        UNROLL for (int d = 0; d < DEPTH; d++) {
+            int32_t k = first + d * STEP;
+            UNROLL for (int r = 0; r < MOE_ROUTED; r++)
+                if (k < end && r < rows) {
+                    uint64_t in = *(const uint64_t *)(x + (int64_t)r * hidden + k);
+                    UNROLL for (int i = 0; i < 4; i++)
+                        sum[r] += bits_float(value[d].w[i]) * float_of_bf16((uint32_t)(in >> 16 * i) & 0xFFFF);
+                }
         }
-        float *out = a.router_parts + (((int64_t)n * a.plan.lists.experts + output) * PROJECT_SLICES + slice) * MOE_ROUTED;
-        UNROLL for (int r = 0; r < MOE_ROUTED; r++)
-            if (r < rows) {
-                UNROLL for (int mask = 16; mask; mask /= 2) sum[r] += lane_xor(sum[r], mask);
-                if (lane == 0) out[r] = sum[r];
-            }
     }
-    moe_bring(a.counts + MOE_ROUTER + n, (uint32_t)(end_slice - first_slice), lane);
+    float *out = a.router_parts + (((int64_t)n * a.plan.lists.experts + output) * PROJECT_SLICES + slice) * MOE_ROUTED;
+    UNROLL for (int r = 0; r < MOE_ROUTED; r++)
+        if (r < rows) {
+            UNROLL for (int mask = 16; mask; mask /= 2) sum[r] += lane_xor(sum[r], mask);
+            if (lane == 0) out[r] = sum[r];
+        }
+    moe_bring(a.counts + MOE_ROUTER + n, 1, lane);
 }
 
-/* Members of all experts, by one warp: experts_plan's lists. */
-DEVICE void moe_plan(const moe_args &a, int lane)
+/* Places [first, end) of the routes become members of their experts, in any order: a row's bits do not depend on it. */
+DEVICE void moe_join(const moe_args &a, int32_t first, int32_t end, int lane)
 {
     const experts_plan_args &p = a.plan;
-    int32_t places = p.count * p.lists.per_token, active = 0;
-    for (int32_t base = 0; base < p.lists.experts; base += CUDA_WARP) {
-        int32_t e = base + lane, count = 0, *members = p.lists.members + (int64_t)e * p.lists.capacity;
-        for (int32_t first = 0; first < places; first += CUDA_WARP) {
-            int32_t m = first + lane, route = -1;
-            if (m < places && p.sequence[m / p.lists.per_token] >= 0) route = p.routes[m];
-            if (route >= 0 && m % p.lists.per_token > 0 && p.routes[m - 1] == route) route = -1; /* the first counts */
-            uint32_t some = lane_ballot(route >= base && route < base + CUDA_WARP);
-            for (; some; some &= some - 1) {
-                int from = count_bits((some & (0 - some)) - 1);
-                if (lane_get(route, from) == e) members[count++] = first + from;
-            }
+    for (int32_t m = first + lane; m < end; m += CUDA_WARP) {
+        if (p.sequence[m / p.lists.per_token] < 0) continue;
+        int32_t e = p.routes[m];
+        if (m % p.lists.per_token > 0 && p.routes[m - 1] == e) continue; /* the first counts */
+        uint32_t at = count_up((uint32_t *)p.lists.count + e, 1);
+        p.lists.members[(int64_t)e * p.lists.capacity + at] = m;
+    }
+}
+
+/* The experts that have rows, when all have joined. */
+DEVICE void moe_plan(const moe_args &a, int lane)
+{
+    const experts_lists &lists = a.plan.lists;
+    int32_t active = 0;
+    for (int32_t first = 0; first < lists.experts; first += 4 * CUDA_WARP) {
+        int32_t count[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            int32_t e = first + i * CUDA_WARP + lane;
+            count[i] = e < lists.experts ? lists.count[e] : 0;
         }
-        if (e < p.lists.experts) p.lists.count[e] = count;
-        uint32_t have = lane_ballot(count > 0);
-        if (count > 0) a.active[active + count_bits(have & ((1u << lane) - 1))] = e;
-        active += count_bits(have);
+        UNROLL for (int i = 0; i < 4; i++) {
+            uint32_t have = lane_ballot(count[i] > 0);
+            if (count[i] > 0) a.active[active + count_bits(have & ((1u << lane) - 1))] = first + i * CUDA_WARP + lane;
+            active += count_bits(have);
+        }
     }
     if (lane == 0) a.counts[MOE_ACTIVE] = (uint32_t)active;
     moe_bring(a.counts + MOE_PLANNED, 1, lane);
     moe_bring(a.counts + MOE_READY, 1, lane);
+}
+
+/* Both, of routes that are there. */
+DEVICE void moe_plan_all(const moe_args &a, int lane)
+{
+    moe_join(a, 0, a.plan.count * a.plan.lists.per_token, lane);
+    WARP_SYNC();
+    if (lane == 0) arrived();
+    WARP_SYNC();
+    moe_plan(a, lane);
 }
 
 template <int MOST> DEVICE void moe_choose(const moe_args &a, int32_t row, int lane)
@@ -204,6 +219,8 @@ template <int MOST> DEVICE void moe_choose(const moe_args &a, int32_t row, int l
         a.choose.scores[(int64_t)row * experts + e] = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
     }
     route_row(a.choose, row, lane);
+    WARP_SYNC();
+    moe_join(a, row * a.plan.lists.per_token, (row + 1) * a.plan.lists.per_token, lane);
     if (moe_last(a.counts + MOE_CHOSEN, (uint32_t)a.count, lane)) moe_plan(a, lane);
 }
 
@@ -224,7 +241,7 @@ template <bool TILED> DEVICE void moe_in(const moe_args &a, int32_t row, int32_t
     float factor = 1;
     if (a.in.quantise) {
         uint32_t most = 0;
-        for (int32_t i = lane; i < a.in.hidden / 4; i += CUDA_WARP) {
+        _Pragma("unroll 8") for (int32_t i = lane; i < a.in.hidden / 4; i += CUDA_WARP) {
             quad q = *(const quad *)(h + 4 * i);
             UNROLL for (int j = 0; j < 4; j++) most = experts_larger(most, q.w[j] & 0x7FFFFFFFu);
         }
@@ -470,12 +487,11 @@ template <int MOST, bool TILED> DEVICE moe_item moe_prepare(const moe_args &a, m
 {
     uint32_t drawn = moe_draw(a, w);
     if (item.kind == MOE_ROUTE) {
-        bool few = MOST <= MOE_FEW;
-        moe_route(a, item.n, item.tile, few ? item.part : 0, few ? item.part + 1 : PROJECT_SLICES, w.lane);
+        moe_route(a, item.n, item.tile, item.part, w.lane);
     } else if (item.kind == MOE_CHOOSE) {
         moe_choose<MOST>(a, item.n, w.lane);
     } else if (item.kind == MOE_PLAN) {
-        moe_plan(a, w.lane);
+        moe_plan_all(a, w.lane);
     } else {
         moe_in<TILED>(a, item.n, item.tile, w.lane);
     }
@@ -497,7 +513,7 @@ DEVICE void moe_end(const moe_args &a, int lane)
     uint32_t warps = gridDim.x * (blockDim.x / CUDA_WARP);
     if (!moe_last(a.counts + MOE_ENDED, warps, lane)) return;
     for (int32_t i = lane; i < MOE_COUNTS; i += CUDA_WARP) a.counts[i] = 0;
-    for (int32_t i = lane; i < a.sizes.experts; i += CUDA_WARP) a.up_done[i] = 0;
+    for (int32_t i = lane; i < a.sizes.experts; i += CUDA_WARP) a.up_done[i] = 0, a.plan.lists.count[i] = 0;
 }
 
 #endif

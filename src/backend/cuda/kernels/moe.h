@@ -64,7 +64,7 @@ typedef struct moe_args {
     const float *router;      /* [experts, hidden] */
     const uint16_t *normed;   /* [count, hidden] bf16: input of router and shared expert */
     route_choose_args choose;
-    experts_plan_args plan;
+    experts_plan_args plan; /* the lists' counts are zero between launches, as those below; members come in any order */
     experts_in_args in;
     experts_glu_args glu;
     experts_down_args down; /* with its sum; y is [count * per_token, hidden] */

@@ -74,45 +74,57 @@ DEVICE int32_t moe_turns(int32_t count) { return (count + MOE_HOPPER_ROWS - 1) /
 
 /* ---- Who loads --------------------------------------------------------------------------------------------------- */
 
-/* Draws the items, tells them and loads their weights: lane 2w the codes of warp w, lane 2w + 1 the scales. */
+/* The item of a number. */
+DEVICE moe_stream_item moe_stream_item_of(const moe_args &a, int32_t active, int32_t number)
+{
+    const moe_sizes &z = a.sizes;
+    int32_t up_groups = (z.tiles + MOE_HOPPER_WARPS / 2 - 1) / (MOE_HOPPER_WARPS / 2), ups = active * up_groups;
+    int32_t down_groups = (z.out_tiles + MOE_HOPPER_WARPS - 1) / MOE_HOPPER_WARPS, all = ups + active * down_groups;
+    moe_stream_item item = {MOE_NONE, 0, 0, 0, 0, active};
+    if (number < ups)
+        item.kind = MOE_UP, item.n = number / up_groups, item.group = number % up_groups;
+    else if (number < all)
+        item.kind = MOE_DOWN, item.n = (number - ups) / down_groups, item.group = (number - ups) % down_groups;
+    if (item.kind != MOE_NONE) item.expert = a.active[item.n], item.count = a.plan.lists.count[item.expert];
+    return item;
+}
+
+/* The next item, told to all others of the block. */
+DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, moe_queue_at &queue, uint32_t drawn, int lane)
+{
+    moe_stream_item item = moe_stream_item_of(a, active, (int32_t)lane_get(drawn, 0));
+    arrivals_wait(r.read + queue.stage, queue.parity ^ 1);
+    if (lane == 0) {
+        r.queue[queue.stage] = item;
+        arrivals_come(r.told + queue.stage);
+    }
+    moe_step(queue);
+    return item;
+}
+
+/* Draws the items, tells them and loads their weights: lane 2w the codes of warp w, lane 2w + 1 the scales. The next item is
+ * looked at while the ring is full. */
 DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
 {
     moe_wait(a.counts + MOE_PLANNED, 1, "the lists of experts", lane);
-    const moe_sizes &z = a.sizes;
-    const experts_lists &lists = a.plan.lists;
     int32_t active = (int32_t)a.counts[MOE_ACTIVE], warp = lane / 2, scales = lane % 2;
-    int32_t up_groups = (z.tiles + MOE_HOPPER_WARPS / 2 - 1) / (MOE_HOPPER_WARPS / 2), ups = active * up_groups;
-    int32_t down_groups = (z.out_tiles + MOE_HOPPER_WARPS - 1) / MOE_HOPPER_WARPS, all = ups + active * down_groups;
     int32_t to = scales ? MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES : warp * MOE_HOPPER_CODES;
     int32_t bytes = scales ? MOE_HOPPER_SCALES : MOE_HOPPER_CODES;
     moe_stage_at at = {0, 0};
     moe_queue_at queue = {0, 0};
     if (blockIdx.x >= gridDim.x / MOE_HOPPER_BLOCKS) pause_some(); /* of few items each multiprocessor shall have one */
     uint32_t drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
-    for (;;) {
-        int32_t number = (int32_t)lane_get(drawn, 0);
-        moe_stream_item item = {MOE_NONE, 0, 0, 0, 0, active};
-        if (number < ups)
-            item.kind = MOE_UP, item.n = number / up_groups, item.group = number % up_groups;
-        else if (number < all)
-            item.kind = MOE_DOWN, item.n = (number - ups) / down_groups, item.group = (number - ups) % down_groups;
-        if (item.kind != MOE_NONE) item.expert = a.active[item.n], item.count = lists.count[item.expert];
-        arrivals_wait(r.read + queue.stage, queue.parity ^ 1);
-        if (lane == 0) {
-            r.queue[queue.stage] = item;
-            arrivals_come(r.told + queue.stage);
-        }
-        if (item.kind == MOE_NONE) return;
-        if (!a.late) drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
-
-        bool down = item.kind == MOE_DOWN, odd = warp % 2 != 0;
+    moe_stream_item item = moe_tell(a, r, active, queue, drawn, lane), next;
+    while (item.kind != MOE_NONE) {
+        bool down = item.kind == MOE_DOWN, odd = warp % 2 != 0, looked = false;
         int32_t tile = down ? item.group * MOE_HOPPER_WARPS + warp : item.group * (MOE_HOPPER_WARPS / 2) + warp / 2;
-        bool there = warp < MOE_HOPPER_WARPS && tile < (down ? z.out_tiles : z.tiles);
+        bool there = warp < MOE_HOPPER_WARPS && tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
         const experts_weight &weight = down ? a.down.down : odd ? a.glu.up : a.glu.gate;
         const uint8_t *from = scales ? experts_scales(weight, item.expert, tile * EXPERTS_TILE)
                                      : experts_data(weight, item.expert, tile * EXPERTS_TILE);
         uint32_t total = (uint32_t)count_bits(lane_ballot(there)) / 2 * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES);
         int32_t chunks = weight.first.cols / EXPERTS_CHUNK;
+        if (!a.late) drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
         for (int32_t turn = 0; turn < moe_turns(item.count); turn++)
             for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
                 arrivals_wait(r.empty + at.stage, at.parity ^ 1);
@@ -121,12 +133,18 @@ DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
                 if (there)
                     copy_bulk(r.stages + at.stage * MOE_HOPPER_STAGE + to, from + (int64_t)k * bytes, (uint32_t)bytes,
                               r.full + at.stage);
+                if (!looked && !a.late && (k == MOE_HOPPER_STAGES || k == chunks - 1)) {
+                    next = moe_tell(a, r, active, queue, drawn, lane);
+                    looked = true;
+                }
             }
         if (a.late) {
-            arrivals_wait(r.read + queue.stage, queue.parity);
+            moe_queue_at own = {(queue.stage + MOE_HOPPER_QUEUE - 1) % MOE_HOPPER_QUEUE, queue.stage ? queue.parity : queue.parity ^ 1};
+            arrivals_wait(r.read + own.stage, own.parity);
             drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
+            next = moe_tell(a, r, active, queue, drawn, lane);
         }
-        moe_step(queue);
+        item = next;
     }
 }
 
