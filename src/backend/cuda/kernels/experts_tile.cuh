@@ -42,7 +42,7 @@ DEVICE void experts_pairs(uint32_t word, uint32_t pair[4])
 {
     pair[0] = word & 0x81C081C0u;
     pair[1] = word << 3 & 0x81C081C0u;
-    pair[2] = (word << 2 & 0x80008000u) | (word << 6 & 0x01C001C0u);
+    pair[2] = (word & 0x20072007u) * 0x44u & 0x81C081C0u; /* two shifts in one: what else they leave lies elsewhere */
     pair[3] = (word << 1 & 0x80008000u) | (word >> 3 & 0x01C001C0u);
 }
 

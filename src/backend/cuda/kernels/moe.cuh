@@ -372,8 +372,23 @@ DEVICE void moe_load(const moe_slice &s, int32_t chunk, int lane, codes out[2])
     }
 }
 
-/* sum [rows of eight] = the slice's weights times the rows from `row0` on. `ahead`: its first chunks. */
-template <int ROWS>
+/* decode, with elements 0, 2, 1, 3 of each four. */
+DEVICE void moe_decode_apart(const codes &c, decoded<KERNEL_MXFP8> *out)
+{
+    uint32_t unit = mxfp8_unit(c.scales);
+    UNROLL for (int i = 0; i < 4; i++) {
+        e4m3_pairs_apart(c.data.w[i], out->pair + 2 * i);
+        UNROLL for (int j = 0; j < 2; j++) out->pair[2 * i + j] = multiply_pairs(out->pair[2 * i + j], unit);
+    }
+    if (c.scales > MXFP8_UNIT_MOST) {
+        uint32_t rest = mxfp8_unit_rest(c.scales);
+        UNROLL for (int i = 0; i < 8; i++) out->pair[i] = multiply_pairs(out->pair[i], rest);
+    }
+}
+
+/* sum [rows of eight] = the slice's weights times the rows from `row0` on. `ahead`: its first chunks. APART: an MMA adds its 16
+ * products in any order, as Hopper's does; the one that takes fewer instructions is taken. */
+template <int ROWS, bool APART>
 DEVICE void moe_multiply_slice(const moe_slice &s, const uint16_t *in, int32_t row0, int32_t count, int lane,
                                codes ahead[MOE_DEPTH][2], float sum[ROWS][4])
 {
@@ -391,14 +406,21 @@ DEVICE void moe_multiply_slice(const moe_slice &s, const uint16_t *in, int32_t r
             int32_t chunk = first + d * f::CHUNK, k = chunk + t * f::VALUES;
             if (chunk < s.end) {
                 decoded<KERNEL_MXFP8> v[2];
-                UNROLL for (int half = 0; half < 2; half++) decode<KERNEL_MXFP8>(ahead[d][half], &v[half]);
+                UNROLL for (int half = 0; half < 2; half++)
+                    if (APART)
+                        moe_decode_apart(ahead[d][half], &v[half]);
+                    else
+                        decode<KERNEL_MXFP8>(ahead[d][half], &v[half]);
                 moe_load(s, chunk + MOE_DEPTH * f::CHUNK, lane, ahead[d]);
                 UNROLL for (int n = 0; n < ROWS; n++) {
                     activations<KERNEL_MXFP8> b;
                     load_activations<KERNEL_MXFP8, false>(x[n] + k, s.end - k, &b);
                     UNROLL for (int i = 0; i < f::STEPS; i++) {
                         uint32_t w4[4] = {v[0].pair[2 * i], v[1].pair[2 * i], v[0].pair[2 * i + 1], v[1].pair[2 * i + 1]};
-                        mma_bf16(sum[n], w4, b.pair + 2 * i);
+                        uint32_t x2[2] = {b.pair[2 * i], b.pair[2 * i + 1]};
+                        if (APART) x2[0] = permute_bytes(b.pair[2 * i], b.pair[2 * i + 1], 0x5410);
+                        if (APART) x2[1] = permute_bytes(b.pair[2 * i], b.pair[2 * i + 1], 0x7632);
+                        mma_bf16(sum[n], w4, x2);
                     }
                 }
             }
@@ -447,7 +469,7 @@ DEVICE void moe_finish_slice(const moe_args &a, const moe_warp &w, const moe_ite
 DEVICE bool moe_is_slice(const moe_item &item) { return item.kind == MOE_UP_SLICE || item.kind == MOE_DOWN_SLICE; }
 
 /* Items as long as they are slices; the one behind them. */
-template <int MOST> DEVICE moe_item moe_slices(const moe_args &a, moe_warp &w, moe_item item)
+template <int MOST, bool APART> DEVICE moe_item moe_slices(const moe_args &a, moe_warp &w, moe_item item)
 {
     enum { ROWS = moe_part<MOST>::ROWS / 8 };
     codes ahead[MOE_DEPTH][2];
@@ -462,7 +484,7 @@ template <int MOST> DEVICE moe_item moe_slices(const moe_args &a, moe_warp &w, m
             w.shared_up = true;
         }
         float sum[ROWS][4];
-        moe_multiply_slice<ROWS>(s, down ? a.shared_z : a.normed, item.n * 8 * ROWS, a.count, w.lane, ahead, sum);
+        moe_multiply_slice<ROWS, APART>(s, down ? a.shared_z : a.normed, item.n * 8 * ROWS, a.count, w.lane, ahead, sum);
         moe_item next = moe_next<MOST>(a, w, drawn, false);
         bool on = moe_is_slice(next);
         if (on) s = moe_slice_of(a, next, w.lane);

@@ -313,7 +313,7 @@ template <int MOST> DEVICE void moe_multiply(const moe_args &a, const moe_ring &
     for (;;) {
         moe_item own = moe_next<MOST>(a, w, moe_draw(a, w), true);
         while (own.kind != MOE_NONE)
-            own = moe_is_slice(own) ? moe_slices<MOST>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
+            own = moe_is_slice(own) ? moe_slices<MOST, true>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
         for (;;) {
             arrivals_wait(r.told + queue.stage, queue.parity);
             moe_stream_item item = r.queue[queue.stage];
