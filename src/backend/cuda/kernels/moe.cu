@@ -237,7 +237,7 @@ template <int MOST> DEVICE void moe(const moe_args &a)
     moe_item item = moe_item_of<MOST>(a, w, (int32_t)*first + warp, true);
     while (item.kind != MOE_NONE) {
         if (moe_is_slice(item))
-            item = moe_slices<MOST, false>(a, w, item);
+            item = moe_slices<MOST, false, 4>(a, w, item);
         else if (moe_is_tile(item))
             item = moe_tiles<MOST>(a, w, item);
         else

@@ -336,10 +336,6 @@ template <int MOST> DEVICE void moe_count_out(const moe_args &a, const moe_warp 
 
 /* ---- The shared expert: slices of tiles --------------------------------------------------------------------------- */
 
-#ifndef MOE_DEPTH_
-#define MOE_DEPTH_ 4
-#endif
-enum { MOE_DEPTH = MOE_DEPTH_ }; /* chunks of a slice on their way */
 
 /* A slice of 16 outputs: where this lane's first row of the weight and its scales begin; the other row is eight further on. */
 struct moe_slice {
@@ -388,9 +384,9 @@ DEVICE void moe_decode_apart(const codes &c, decoded<KERNEL_MXFP8> *out)
 
 /* sum [rows of eight] = the slice's weights times the rows from `row0` on. `ahead`: its first chunks. APART: an MMA adds its 16
  * products in any order, as Hopper's does; the one that takes fewer instructions is taken. */
-template <int ROWS, bool APART>
+template <int ROWS, bool APART, int DEPTH>
 DEVICE void moe_multiply_slice(const moe_slice &s, const uint16_t *in, int32_t row0, int32_t count, int lane,
-                               codes ahead[MOE_DEPTH][2], float sum[ROWS][4])
+                               codes ahead[DEPTH][2], float sum[ROWS][4])
 {
     typedef fragment<KERNEL_MXFP8> f;
     int g = lane / 4, t = lane % 4;
@@ -401,8 +397,8 @@ DEVICE void moe_multiply_slice(const moe_slice &s, const uint16_t *in, int32_t r
         x[n] = in + (int64_t)row * s.cols;
         UNROLL for (int i = 0; i < 4; i++) sum[n][i] = 0;
     }
-    for (int32_t first = s.begin; first < s.end; first += MOE_DEPTH * f::CHUNK)
-        UNROLL for (int d = 0; d < MOE_DEPTH; d++) {
+    for (int32_t first = s.begin; first < s.end; first += DEPTH * f::CHUNK)
+        UNROLL for (int d = 0; d < DEPTH; d++) {
             int32_t chunk = first + d * f::CHUNK, k = chunk + t * f::VALUES;
             if (chunk < s.end) {
                 decoded<KERNEL_MXFP8> v[2];
@@ -411,7 +407,7 @@ DEVICE void moe_multiply_slice(const moe_slice &s, const uint16_t *in, int32_t r
                         moe_decode_apart(ahead[d][half], &v[half]);
                     else
                         decode<KERNEL_MXFP8>(ahead[d][half], &v[half]);
-                moe_load(s, chunk + MOE_DEPTH * f::CHUNK, lane, ahead[d]);
+                moe_load(s, chunk + DEPTH * f::CHUNK, lane, ahead[d]);
                 UNROLL for (int n = 0; n < ROWS; n++) {
                     activations<KERNEL_MXFP8> b;
                     load_activations<KERNEL_MXFP8, false>(x[n] + k, s.end - k, &b);
@@ -468,13 +464,13 @@ DEVICE void moe_finish_slice(const moe_args &a, const moe_warp &w, const moe_ite
 
 DEVICE bool moe_is_slice(const moe_item &item) { return item.kind == MOE_UP_SLICE || item.kind == MOE_DOWN_SLICE; }
 
-/* Items as long as they are slices; the one behind them. */
-template <int MOST, bool APART> DEVICE moe_item moe_slices(const moe_args &a, moe_warp &w, moe_item item)
+/* Items as long as they are slices, DEPTH chunks of which are on their way; the one behind them. */
+template <int MOST, bool APART, int DEPTH> DEVICE moe_item moe_slices(const moe_args &a, moe_warp &w, moe_item item)
 {
     enum { ROWS = moe_part<MOST>::ROWS / 8 };
-    codes ahead[MOE_DEPTH][2];
+    codes ahead[DEPTH][2];
     moe_slice s = moe_slice_of(a, item, w.lane);
-    UNROLL for (int d = 0; d < MOE_DEPTH; d++) moe_load(s, s.begin + d * fragment<KERNEL_MXFP8>::CHUNK, w.lane, ahead[d]);
+    UNROLL for (int d = 0; d < DEPTH; d++) moe_load(s, s.begin + d * fragment<KERNEL_MXFP8>::CHUNK, w.lane, ahead[d]);
     for (;;) {
         uint32_t drawn = moe_draw(a, w);
         bool down = item.kind == MOE_DOWN_SLICE;
@@ -484,18 +480,18 @@ template <int MOST, bool APART> DEVICE moe_item moe_slices(const moe_args &a, mo
             w.shared_up = true;
         }
         float sum[ROWS][4];
-        moe_multiply_slice<ROWS, APART>(s, down ? a.shared_z : a.normed, item.n * 8 * ROWS, a.count, w.lane, ahead, sum);
+        moe_multiply_slice<ROWS, APART, DEPTH>(s, down ? a.shared_z : a.normed, item.n * 8 * ROWS, a.count, w.lane, ahead, sum);
         moe_item next = moe_next<MOST>(a, w, drawn, false);
         bool on = moe_is_slice(next);
         if (on) s = moe_slice_of(a, next, w.lane);
         if (on && !a.late) {
-            UNROLL for (int d = 0; d < MOE_DEPTH; d++)
+            UNROLL for (int d = 0; d < DEPTH; d++)
                 moe_load(s, s.begin + d * fragment<KERNEL_MXFP8>::CHUNK, w.lane, ahead[d]);
         }
         moe_finish_slice<MOST>(a, w, item, sum);
         if (!on) return next.kind == MOE_LATER ? moe_next<MOST>(a, w, drawn, true) : next;
         if (a.late) {
-            UNROLL for (int d = 0; d < MOE_DEPTH; d++)
+            UNROLL for (int d = 0; d < DEPTH; d++)
                 moe_load(s, s.begin + d * fragment<KERNEL_MXFP8>::CHUNK, w.lane, ahead[d]);
         }
         item = next;

@@ -35,6 +35,8 @@ enum {
     MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 2) * CUDA_WARP,
     MOE_HOPPER_BLOCKS = 2, /* of a multiprocessor */
     MOE_HOPPER_STAGES = 3,
+    MOE_HOPPER_STAGES_ONE = 6, /* where a multiprocessor has one block */
+    MOE_HOPPER_ONE = 2,    /* rows up to which one block a multiprocessor is better */
     MOE_HOPPER_ROWS = 8,    /* of an expert at once */
     MOE_HOPPER_ROW = 2 * EXPERTS_CHUNK + 64, /* bytes of a row's chunk, and of what keeps the next row's off its banks */
     MOE_HOPPER_CODES = EXPERTS_TILE * EXPERTS_CHUNK / 2, /* bytes of a chunk of a tile, and of its scales */
@@ -43,6 +45,7 @@ enum {
     MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * CUDA_WARP * 16, /* bytes of the sums of up */
     MOE_HOPPER_QUEUE = 4,                                          /* items */
     MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
+    MOE_HOPPER_SHARED_ONE = MOE_HOPPER_STAGES_ONE * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
 };
 
 /* How much there is to do: items of a kind, and what divides them. */

@@ -23,7 +23,6 @@
  * write, while the memory takes 1,480 to bring it. Instructions: 300 a chunk and tile, 900 a stage and scheduler.
  * Bound: memory.
  */
-#define MOE_DEPTH_ 2
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/moe.cuh"
 
@@ -42,16 +41,16 @@ struct moe_ring {
     moe_stream_item *queue;
 };
 
-DEVICE moe_ring moe_ring_of(unsigned char *shared)
+template <int STAGES> DEVICE moe_ring moe_ring_of(unsigned char *shared)
 {
     moe_ring r;
     r.stages = shared;
-    shared += MOE_HOPPER_STAGES * MOE_HOPPER_STAGE;
+    shared += STAGES * MOE_HOPPER_STAGE;
     r.handed = (quad *)shared;
     shared += MOE_HOPPER_HANDED;
     r.full = (arrivals *)shared;
-    r.empty = r.full + MOE_HOPPER_STAGES;
-    r.told = r.empty + MOE_HOPPER_STAGES;
+    r.empty = r.full + STAGES;
+    r.told = r.empty + STAGES;
     r.read = r.told + MOE_HOPPER_QUEUE;
     r.given = r.read + MOE_HOPPER_QUEUE;
     r.taken = r.given + MOE_HOPPER_WARPS / 2;
@@ -67,7 +66,6 @@ template <int N> DEVICE void moe_step(moe_at<N> &at)
 {
     if (++at.stage == N) at.stage = 0, at.parity ^= 1;
 }
-typedef moe_at<MOE_HOPPER_STAGES> moe_stage_at;
 typedef moe_at<MOE_HOPPER_QUEUE> moe_queue_at;
 
 DEVICE int32_t moe_turns(int32_t count) { return (count + MOE_HOPPER_ROWS - 1) / MOE_HOPPER_ROWS; }
@@ -104,15 +102,15 @@ DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t ac
 
 /* Draws the items, tells them and loads their weights: lane 2w the codes of warp w, lane 2w + 1 the scales. The next item is
  * looked at while the ring is full. */
-DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
+template <int STAGES> DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
 {
     moe_wait(a.counts + MOE_PLANNED, 1, "the lists of experts", lane);
     int32_t active = (int32_t)a.counts[MOE_ACTIVE], warp = lane / 2, scales = lane % 2;
     int32_t to = scales ? MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES : warp * MOE_HOPPER_CODES;
     int32_t bytes = scales ? MOE_HOPPER_SCALES : MOE_HOPPER_CODES;
-    moe_stage_at at = {0, 0};
+    moe_at<STAGES> at = {0, 0};
     moe_queue_at queue = {0, 0};
-    if (blockIdx.x >= gridDim.x / MOE_HOPPER_BLOCKS) pause_some(); /* of few items each multiprocessor shall have one */
+    if (STAGES == MOE_HOPPER_STAGES && blockIdx.x >= gridDim.x / 2) pause_some(); /* of few items each multiprocessor shall have one */
     uint32_t drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
     moe_stream_item item = moe_tell(a, r, active, queue, drawn, lane), next;
     while (item.kind != MOE_NONE) {
@@ -133,7 +131,7 @@ DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
                 if (there)
                     copy_bulk(r.stages + at.stage * MOE_HOPPER_STAGE + to, from + (int64_t)k * bytes, (uint32_t)bytes,
                               r.full + at.stage);
-                if (!looked && !a.late && (k == MOE_HOPPER_STAGES || k == chunks - 1)) {
+                if (!looked && !a.late && (k == STAGES || k == chunks - 1)) {
                     next = moe_tell(a, r, active, queue, drawn, lane);
                     looked = true;
                 }
@@ -149,10 +147,10 @@ DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
 }
 
 /* Loads the items' rows, a lane a row. */
-DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
+template <int STAGES> DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
 {
     const experts_lists &lists = a.plan.lists;
-    moe_stage_at at = {0, 0};
+    moe_at<STAGES> at = {0, 0};
     moe_queue_at queue = {0, 0};
     bool inputs = false;
     int32_t known = -1; /* active expert whose z is there */
@@ -230,32 +228,32 @@ DEVICE void moe_multiply_half(const unsigned char *stage, const moe_lane &at, in
 }
 
 /* Sums of a tile and up to eight rows over the next `chunks` stages. */
-DEVICE_APART quad moe_sum(moe_lane at, int32_t chunks, int32_t stage, int32_t parity, int lane)
+template <int STAGES> DEVICE_APART quad moe_sum(moe_lane at, int32_t chunks, int32_t stage, int32_t parity, int lane)
 {
     unsigned char *shared = DYNAMIC(unsigned char);
-    arrivals *full = (arrivals *)(shared + MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED);
+    arrivals *full = (arrivals *)(shared + STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED);
     float d[4] = {0, 0, 0, 0};
     for (; chunks; chunks--) {
         arrivals_wait(full + stage, parity);
         UNROLL for (int half = 0; half < 2; half++) moe_multiply_half(shared + stage * MOE_HOPPER_STAGE, at, half, d);
         WARP_SYNC();
-        if (lane == 0) arrivals_come(full + MOE_HOPPER_STAGES + stage);
-        if (++stage == MOE_HOPPER_STAGES) stage = 0, parity ^= 1;
+        if (lane == 0) arrivals_come(full + STAGES + stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     quad q;
     UNROLL for (int i = 0; i < 4; i++) q.w[i] = float_bits(d[i]);
     return q;
 }
 
-struct moe_multiplier : moe_warp {
+template <int STAGES> struct moe_multiplier : moe_warp {
     int warp;
-    moe_stage_at at;
+    moe_at<STAGES> at;
     int32_t given; /* parity of the next sums that up hands over */
 };
 
 /* The warp's tile of an item, all rows of its expert. */
-template <int MOST>
-DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier &w, const moe_stream_item &item)
+template <int MOST, int STAGES>
+DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES> &w, const moe_stream_item &item)
 {
     bool down = item.kind == MOE_DOWN;
     const experts_lists &lists = a.plan.lists;
@@ -268,7 +266,7 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
         int32_t left = item.count - first;
         float d[4], up[4];
         quad q;
-        if (there) q = moe_sum(moe_lane_of(w.warp, left, w.lane), chunks, w.at.stage, w.at.parity, w.lane);
+        if (there) q = moe_sum<STAGES>(moe_lane_of(w.warp, left, w.lane), chunks, w.at.stage, w.at.parity, w.lane);
         for (int32_t k = 0; k < chunks; k++, moe_step(w.at))
             if (!there) {
                 arrivals_wait(r.full + w.at.stage, w.at.parity);
@@ -307,20 +305,20 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
     if (down && there) moe_count_out<MOST>(a, w, tile);
 }
 
-template <int MOST> DEVICE void moe_multiply(const moe_args &a, const moe_ring &r, moe_multiplier &w)
+template <int MOST, int STAGES> DEVICE void moe_multiply(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES> &w)
 {
     moe_queue_at queue = {0, 0};
     for (;;) {
         moe_item own = moe_next<MOST>(a, w, moe_draw(a, w), true);
         while (own.kind != MOE_NONE)
-            own = moe_is_slice(own) ? moe_slices<MOST, true>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
+            own = moe_is_slice(own) ? moe_slices<MOST, true, STAGES == MOE_HOPPER_STAGES ? 2 : 4>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
         for (;;) {
             arrivals_wait(r.told + queue.stage, queue.parity);
             moe_stream_item item = r.queue[queue.stage];
             w.active = item.active;
             if (w.draws == MOE_BEFORE && item.kind != MOE_UP) break; /* it is looked at again behind the shared expert's down */
             if (item.kind == MOE_NONE) return;
-            moe_stream_tile<MOST>(a, r, w, item);
+            moe_stream_tile<MOST, STAGES>(a, r, w, item);
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.read + queue.stage);
             moe_step(queue);
@@ -329,12 +327,12 @@ template <int MOST> DEVICE void moe_multiply(const moe_args &a, const moe_ring &
     }
 }
 
-template <int MOST> DEVICE void moe_hopper(const moe_args &a)
+template <int MOST, int STAGES> DEVICE void moe_hopper(const moe_args &a)
 {
     moe_ahead(a);
-    moe_ring r = moe_ring_of(DYNAMIC(unsigned char));
+    moe_ring r = moe_ring_of<STAGES>(DYNAMIC(unsigned char));
     if (threadIdx.x == 0) {
-        for (int i = 0; i < MOE_HOPPER_STAGES; i++) arrivals_init(r.full + i, 2), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
+        for (int i = 0; i < STAGES; i++) arrivals_init(r.full + i, 2), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
         for (int i = 0; i < MOE_HOPPER_QUEUE; i++) arrivals_init(r.told + i, 1), arrivals_init(r.read + i, MOE_HOPPER_WARPS + 1);
         for (int i = 0; i < MOE_HOPPER_WARPS / 2; i++) arrivals_init(r.given + i, 1), arrivals_init(r.taken + i, 1);
         arrivals_ready();
@@ -343,18 +341,19 @@ template <int MOST> DEVICE void moe_hopper(const moe_args &a)
     follow();
     int lane = threadIdx.x % CUDA_WARP, warp = known_here(threadIdx.x / CUDA_WARP);
     if (warp == MOE_HOPPER_WARPS) {
-        moe_load_weights(a, r, lane);
+        moe_load_weights<STAGES>(a, r, lane);
     } else if (warp == MOE_HOPPER_WARPS + 1) {
-        moe_load_rows(a, r, lane);
+        moe_load_rows<STAGES>(a, r, lane);
     } else {
-        moe_multiplier w;
+        moe_multiplier<STAGES> w;
         w.lane = lane, w.draws = MOE_BEFORE, w.active = -1, w.shared_up = false;
         w.warp = warp, w.at = {0, 0}, w.given = 0;
-        moe_multiply<MOST>(a, r, w);
+        moe_multiply<MOST, STAGES>(a, r, w);
     }
     WARP_SYNC();
     moe_end(a, lane);
 }
 
-KERNEL_TOGETHER(moe_hopper_few, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_FEW>(a); }
-KERNEL_TOGETHER(moe_hopper_many, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_ROWS>(a); }
+KERNEL_TOGETHER(moe_hopper_one, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_FEW, MOE_HOPPER_STAGES_ONE>(a); }
+KERNEL_TOGETHER(moe_hopper_few, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_FEW, MOE_HOPPER_STAGES>(a); }
+KERNEL_TOGETHER(moe_hopper_many, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_ROWS, MOE_HOPPER_STAGES>(a); }
