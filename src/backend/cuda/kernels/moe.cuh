@@ -208,17 +208,77 @@ DEVICE void moe_plan_all(const moe_args &a, int lane)
     moe_plan(a, lane);
 }
 
+/* route_row of at most 128 experts, and 32 of them a row: what it reads again and again stays with the lanes, expert
+ * 32 * j + lane in s[j]; nearly all of its time is the way to memory. */
+DEVICE void moe_route_row(const route_choose_args &a, const float s[4], int32_t row, int lane)
+{
+    float score[4];
+    bool replayed = a.replay && (a.flags[row] & a.replay_flag);
+    int32_t chosen = replayed && lane < a.per_token ? a.replay[(int64_t)row * a.per_token + lane] : -1;
+    UNROLL for (int j = 0; j < 4; j++) {
+        int32_t e = j * CUDA_WARP + lane;
+        score[j] = e < a.experts ? s[j] + a.bias[e] : 0;
+        if (score[j] != score[j]) score[j] = bits_float(0xFF800000u); /* minus infinity */
+    }
+    uint32_t taken = 0; /* of this lane's */
+    for (int n = 0; n < a.per_token && !replayed; n++) {
+        int32_t best = -1;
+        float best_score = 0;
+        UNROLL for (int j = 0; j < 4; j++) {
+            int32_t e = j * CUDA_WARP + lane;
+            if (e < a.experts && !(taken >> j & 1) && route_before(score[j], e, best_score, best)) best = e, best_score = score[j];
+        }
+        for (int mask = 1; mask < CUDA_WARP; mask *= 2) {
+            float other = lane_xor(best_score, mask);
+            int32_t e = lane_xor(best, mask);
+            if (route_before(other, e, best_score, best)) best = e, best_score = other;
+        }
+        if (best >= 0 && best % CUDA_WARP == lane) taken |= 1u << best / CUDA_WARP;
+        if (lane == n) chosen = best;
+    }
+    /* Ascending; lane i takes the i-th. */
+    int32_t place = 0, from = 0;
+    for (int n = 0; n < a.per_token; n++) {
+        int32_t other = lane_get(chosen, n);
+        if (other < chosen || (other == chosen && n < lane)) place++;
+    }
+    for (int n = 0; n < a.per_token; n++)
+        if (lane_get(place, n) == lane) from = n;
+    int32_t route = lane_get(chosen, from);
+    float own = 0, sum = 0;
+    UNROLL for (int j = 0; j < 4; j++) {
+        float value = lane_get(s[j], route < 0 ? 0 : route % CUDA_WARP);
+        if (route / CUDA_WARP == j) own = value;
+    }
+    for (int n = 0; n < a.per_token; n++) sum += lane_get(own, n);
+    if (lane >= a.per_token) return;
+    a.routes[(int64_t)row * a.per_token + lane] = route;
+    a.weights[(int64_t)row * a.per_token + lane] = own / sum;
+}
+
 template <int MOST> DEVICE void moe_choose(const moe_args &a, int32_t row, int lane)
 {
     int32_t experts = a.plan.lists.experts, n = row / MOE_ROUTED;
+    const float *parts = a.router_parts + (int64_t)n * experts * PROJECT_SLICES * MOE_ROUTED + row % MOE_ROUTED;
+    float *scores = a.choose.scores + (int64_t)row * experts;
+    bool few = experts <= 4 * CUDA_WARP && a.choose.per_token <= CUDA_WARP;
     moe_wait(a.counts + MOE_ROUTER + n, (uint32_t)(experts * PROJECT_SLICES), "the router", lane);
-    for (int32_t e = lane; e < experts; e += CUDA_WARP) {
-        const float *part = a.router_parts + ((int64_t)n * experts + e) * PROJECT_SLICES * MOE_ROUTED + row % MOE_ROUTED;
-        float y[PROJECT_SLICES];
-        UNROLL for (int s = 0; s < PROJECT_SLICES; s++) y[s] = part[s * MOE_ROUTED];
-        a.choose.scores[(int64_t)row * experts + e] = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
+    for (int32_t first = 0; first < experts; first += 4 * CUDA_WARP) {
+        float s[4];
+        UNROLL for (int j = 0; j < 4; j++) {
+            int32_t e = first + j * CUDA_WARP + lane;
+            s[j] = 0;
+            if (e >= experts) continue;
+            const float *part = parts + (int64_t)e * PROJECT_SLICES * MOE_ROUTED;
+            float y[PROJECT_SLICES];
+            UNROLL for (int i = 0; i < PROJECT_SLICES; i++) y[i] = part[i * MOE_ROUTED];
+            s[j] = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
+            if (few) s[j] = 1 / (1 + expf(-s[j]));
+            scores[e] = s[j];
+        }
+        if (few) moe_route_row(a.choose, s, row, lane);
     }
-    route_row(a.choose, row, lane);
+    if (!few) route_row(a.choose, row, lane);
     WARP_SYNC();
     moe_join(a, row * a.plan.lists.per_token, (row + 1) * a.plan.lists.per_token, lane);
     if (moe_last(a.counts + MOE_CHOSEN, (uint32_t)a.count, lane)) moe_plan(a, lane);
