@@ -180,6 +180,7 @@ static void equal_bits(void **state)
     }
     if (!cuda_test_on_gpu)
         assert_true(cuda_emulated_launches("hy_moe_few") > 0 && cuda_emulated_launches("hy_moe_many") > 0 &&
+                    cuda_emulated_launches("hy_moe_hopper_one") > 0 &&
                     cuda_emulated_launches("hy_moe_hopper_few") > 0 && cuda_emulated_launches("hy_moe_hopper_many") > 0);
 }
 

@@ -393,7 +393,9 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
     };
     args.sizes = sizes_of(m, count, args.routing, l->shared_gate.data);
     bool stream = streams(b, l), one = stream && count <= MOE_HOPPER_ONE;
-    int blocks = (one ? 1 : stream ? MOE_HOPPER_BLOCKS : MOE_BLOCKS) * b->info.processors, block = stream ? MOE_HOPPER_BLOCK : MOE_BLOCK;
+    int blocks = (one ? 1 : stream ? MOE_HOPPER_BLOCKS : MOE_BLOCKS) * b->info.processors;
+    int block = stream ? MOE_HOPPER_BLOCK : MOE_BLOCK;
+    size_t memory = one ? MOE_HOPPER_SHARED_ONE : stream ? MOE_HOPPER_SHARED : MOE_SHARED;
     if (l->shared_gate.data) {
         args.shared_gate = l->shared_gate, args.shared_up = l->shared_up, args.shared_down = l->shared_down;
         int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * block * 128;
@@ -402,7 +404,7 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
     step->routing = 0;
     const char *name = count <= MOE_FEW ? "moe_few" : "moe_many";
     if (stream) name = one ? "moe_hopper_one" : count <= MOE_FEW ? "moe_hopper_few" : "moe_hopper_many";
-    cuda_launch(step, name, blocks, 1, 1, block, one ? MOE_HOPPER_SHARED_ONE : stream ? MOE_HOPPER_SHARED : MOE_SHARED, &args, sizeof args);
+    cuda_launch(step, name, blocks, 1, 1, block, memory, &args, sizeof args);
 }
 
 void cuda_experts(ops_step *step, int layer)

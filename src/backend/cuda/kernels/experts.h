@@ -13,17 +13,18 @@ enum {
     EXPERTS_GLU_BLOCK = 1024,
 };
 
+/* Where row `row` of 16 lies in a block of 32 inputs, and the row that lies there. */
+#define EXPERTS_PLACE(row, block) ((row) ^ (block) % 4 * 2)
+
 /*
  * How experts.cu has the weights [rows, cols], in place of the file's order, rows padded to tiles of 16:
- *     codes   [tile][cols / 32][16 places] quads of 32 inputs, row r at place EXPERTS_PLACE(r, block of 32 inputs), so that eight
- *             quads of two rows and four blocks, as lanes read them, lie in eight places of shared memory's banks where a
- *             chunk is copied as it lies; a word has eight codes, in each half elements 0, 1, 2, 3 of
+ *     codes   [tile][cols / 32][16 places] quads of 32 inputs, row r at place EXPERTS_PLACE(r, block): eight quads of two rows
+ *             and four blocks, which lanes read at once, then lie at eight places of shared memory's banks where a chunk is
+ *             copied as it lies; a word has eight codes, in each half elements 0, 1, 2, 3 of
  *             s eem as bits s0 s3 s2 s1 eem3 eem0 eem1 eem2 from the top, so that a code moves to bf16's bits in few steps
  *     scales  [tile][cols / 32][16 rows][2], positive: a negative one turns the signs of its codes
  * A block a tile, an expert; shared memory for 9 bytes an input.
  */
-#define EXPERTS_PLACE(row, block) ((row) ^ (block) % 4 * 2)
-
 typedef struct experts_prepare_args {
     uint8_t *data, *scales; /* of expert 0 */
     int64_t bytes, scale_bytes;

@@ -226,7 +226,8 @@ DEVICE void moe_route_row(const route_choose_args &a, const float s[4], int32_t 
         float best_score = 0;
         UNROLL for (int j = 0; j < 4; j++) {
             int32_t e = j * CUDA_WARP + lane;
-            if (e < a.experts && !(taken >> j & 1) && route_before(score[j], e, best_score, best)) best = e, best_score = score[j];
+            bool open = e < a.experts && !(taken >> j & 1);
+            if (open && route_before(score[j], e, best_score, best)) best = e, best_score = score[j];
         }
         for (int mask = 1; mask < CUDA_WARP; mask *= 2) {
             float other = lane_xor(best_score, mask);

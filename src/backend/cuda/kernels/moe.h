@@ -1,4 +1,4 @@
-/* Parameters of kernels/moe.cu: a layer's router and experts for a few rows. */
+/* Parameters of kernels/moe.cu and moe_hopper.cu: a layer's router and experts for a few rows. */
 #ifndef HAYATE_BACKEND_CUDA_KERNELS_MOE_H
 #define HAYATE_BACKEND_CUDA_KERNELS_MOE_H
 
@@ -29,21 +29,21 @@ enum {
     MOE_COUNTS = 320,
 };
 
-/* Of moe_hopper.cu: a multiprocessor has one block, 12 warps that multiply and two that load. */
+/* Of moe_hopper.cu. */
 enum {
-    MOE_HOPPER_WARPS = 12,
+    MOE_HOPPER_WARPS = 12, /* that multiply; two more load */
     MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 2) * CUDA_WARP,
     MOE_HOPPER_BLOCKS = 2, /* of a multiprocessor */
     MOE_HOPPER_STAGES = 3,
     MOE_HOPPER_STAGES_ONE = 6, /* where a multiprocessor has one block */
-    MOE_HOPPER_ONE = 2,    /* rows up to which one block a multiprocessor is better */
-    MOE_HOPPER_ROWS = 8,    /* of an expert at once */
+    MOE_HOPPER_ONE = 2, /* rows up to which one block a multiprocessor is better */
+    MOE_HOPPER_ROWS = 8, /* of an expert at once */
     MOE_HOPPER_ROW = 2 * EXPERTS_CHUNK + 64, /* bytes of a row's chunk, and of what keeps the next row's off its banks */
     MOE_HOPPER_CODES = EXPERTS_TILE * EXPERTS_CHUNK / 2, /* bytes of a chunk of a tile, and of its scales */
     MOE_HOPPER_SCALES = EXPERTS_TILE * EXPERTS_CHUNK / 16,
     MOE_HOPPER_STAGE = MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + MOE_HOPPER_ROWS * MOE_HOPPER_ROW,
     MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * CUDA_WARP * 16, /* bytes of the sums of up */
-    MOE_HOPPER_QUEUE = 4,                                          /* items */
+    MOE_HOPPER_QUEUE = 4, /* items */
     MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
     MOE_HOPPER_SHARED_ONE = MOE_HOPPER_STAGES_ONE * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
 };
@@ -67,7 +67,7 @@ typedef struct moe_args {
     const float *router;      /* [experts, hidden] */
     const uint16_t *normed;   /* [count, hidden] bf16: input of router and shared expert */
     route_choose_args choose;
-    experts_plan_args plan; /* the lists' counts are zero between launches, as those below; members come in any order */
+    experts_plan_args plan; /* the lists' counts are zero between launches; members come in any order */
     experts_in_args in;
     experts_glu_args glu;
     experts_down_args down; /* with its sum; y is [count * per_token, hidden] */

@@ -2,25 +2,35 @@
  * moe.cu on Hopper: the same items with the same bits, but the routed experts' weights and rows come through one ring of a
  * block by bulk copies, and a block takes twelve tiles at once.
  *
- *     block   one a multiprocessor: twelve warps that multiply, a tile each, and two that load, weights and rows
- *     ring    six stages of 256 inputs: twelve chunks of codes and scales as they lie, 27 KB, and the rows' chunk once for all of
- *             them. 138 KB are on their way in five stages; the memory's latency needs 33
+ *     block   twelve warps that multiply, a tile each, and two that load, weights and rows. A multiprocessor has two; with one or
+ *             two rows one, whose ring is twice as deep: there are no more than twelve tiles for each multiprocessor then
+ *     ring    three stages of 256 inputs: twelve chunks of codes and scales as they lie, 27 KB, and the rows' chunk once for all
+ *             of them. 110 KB are on their way for a multiprocessor; the memory's latency needs 33
  *     before  items 1 to 4 of moe.cu, by the twelve warps, a number each. The ring fills meanwhile
  *     up      an item is six tiles of gate and the same six of up: two warps a tile, of which gate's adds what up's hands over
  *     between items 6, while the last z of others are made
  *     down    an item is twelve tiles
  *
  * The twelve warps take their stages at their own pace, as far as the ring reaches, and go from item to item without meeting:
- * who loads draws the items and tells them by a queue. A stage is free as soon as all have multiplied it, before their sums are
+ * who loads draws the items and tells them by a queue. A stage is free as soon as all have read it, before their sums are
  * finished (`late`: the next item's weights are asked for only when this one is done).
  *
- * Why not a ring for each warp, as moe.cu has: rows then come from the caches for each warp, which is a third of all traffic
- * between second level and multiprocessors at one row an expert and half at two; by loads of 16 bytes of four lines that took
- * more than half of the second level's requests, and their latency stood between two chunks (measured: 1.8 TB/s at any number of
- * rows). Balance of M3.1's layer at one row: 128 items of up and 128 of down on 132 multiprocessors.
- * Rows lie in memory as four lanes take them (moe_place), weights with rows turned by their block (EXPERTS_PLACE), so that all reads
- * of shared memory are free of conflicts: 52 cycles of it a chunk and tile, 624 a stage beside 220 that the copies
- * write, while the memory takes 1,480 to bring it. Instructions: 300 a chunk and tile, 900 a stage and scheduler.
+ * Why not a ring for each warp, as moe.cu has: rows then come from the caches for each warp. Those loads, 16 bytes of lines that
+ * arrive() had just dropped from the first level, were 55 % of the second level's requests at a third of the memory's rate, and
+ * their latency stood between two chunks: 1.8 TB/s at any number of rows. So here nothing but the last of those who count reads
+ * behind its count (bring).
+ * Rows lie in memory as four lanes take them (moe_place), weights with rows turned by their block (EXPERTS_PLACE), so that all
+ * reads of shared memory are free of conflicts: 52 cycles of it a chunk and tile, 624 a stage beside 220 that the copies
+ * write, while the memory takes 1,480 to bring it. Instructions: 320 a chunk and tile, 960 a stage and scheduler; sums are
+ * a function of their own (moe_sum), or what else a warp knows would take their registers.
+ *
+ * On an H200, 2026-12-01, layer of M3.1, W4A4 (bench kernels --only moe), us and share of 4,475 GB/s: two blocks 4 rows 245,
+ * 53 %; 8 rows 391, 59 %; 16 rows 648, 62 %; 64 rows 1,354, 61 %; one block, as it was before moe_sum and moe_route_row, 1 row 117,
+ * 36 %; 2 rows 157, 45 % (two blocks: 138 and 180). moe.cu: 123, 187, 317, 545, 991, 2,022. By its own clock the experts' up and
+ * down go at 3.1 to 3.2 TB/s, 70 %. What is lost beside that, of two blocks: the lists are there after 34 us at one row (router,
+ * choice and lists, each some ways to the memory and back; moe_route_row came after it), 45 at 8 and 85 at 64; the slowest warp is
+ * through with the items before at 46, 90 and 187 us, and its block waits for it; between up and down the shared expert takes
+ * 30 us; the last items take 65 of 1,350.
  * Bound: memory.
  */
 #include "backend/cuda/kernels/hopper.cuh"
@@ -34,9 +44,9 @@ struct moe_stream_item {
 
 struct moe_ring {
     unsigned char *stages;
-    quad *handed; /* [pair][lane] */
-    arrivals *full, *empty; /* [stage] */
-    arrivals *told, *read;  /* [place in the queue] */
+    quad *handed;            /* [pair][lane] */
+    arrivals *full, *empty;  /* [stage] */
+    arrivals *told, *read;   /* [place in the queue] */
     arrivals *given, *taken; /* [pair] */
     moe_stream_item *queue;
 };
@@ -88,7 +98,8 @@ DEVICE moe_stream_item moe_stream_item_of(const moe_args &a, int32_t active, int
 }
 
 /* The next item, told to all others of the block. */
-DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, moe_queue_at &queue, uint32_t drawn, int lane)
+DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, moe_queue_at &queue, uint32_t drawn,
+                                int lane)
 {
     moe_stream_item item = moe_stream_item_of(a, active, (int32_t)lane_get(drawn, 0));
     arrivals_wait(r.read + queue.stage, queue.parity ^ 1);
@@ -110,7 +121,8 @@ template <int STAGES> DEVICE void moe_load_weights(const moe_args &a, const moe_
     int32_t bytes = scales ? MOE_HOPPER_SCALES : MOE_HOPPER_CODES;
     moe_at<STAGES> at = {0, 0};
     moe_queue_at queue = {0, 0};
-    if (STAGES == MOE_HOPPER_STAGES && blockIdx.x >= gridDim.x / 2) pause_some(); /* of few items each multiprocessor shall have one */
+    bool second = STAGES == MOE_HOPPER_STAGES && blockIdx.x >= gridDim.x / 2;
+    if (second) pause_some(); /* of few items each multiprocessor shall have one */
     uint32_t drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
     moe_stream_item item = moe_tell(a, r, active, queue, drawn, lane), next;
     while (item.kind != MOE_NONE) {
@@ -137,8 +149,8 @@ template <int STAGES> DEVICE void moe_load_weights(const moe_args &a, const moe_
                 }
             }
         if (a.late) {
-            moe_queue_at own = {(queue.stage + MOE_HOPPER_QUEUE - 1) % MOE_HOPPER_QUEUE, queue.stage ? queue.parity : queue.parity ^ 1};
-            arrivals_wait(r.read + own.stage, own.parity);
+            int32_t own = (queue.stage + MOE_HOPPER_QUEUE - 1) % MOE_HOPPER_QUEUE; /* this item's place */
+            arrivals_wait(r.read + own, queue.stage ? queue.parity : queue.parity ^ 1);
             drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
             next = moe_tell(a, r, active, queue, drawn, lane);
         }
@@ -307,11 +319,12 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
 
 template <int MOST, int STAGES> DEVICE void moe_multiply(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES> &w)
 {
+    enum { DEPTH = STAGES == MOE_HOPPER_STAGES ? 2 : 4 };
     moe_queue_at queue = {0, 0};
     for (;;) {
         moe_item own = moe_next<MOST>(a, w, moe_draw(a, w), true);
         while (own.kind != MOE_NONE)
-            own = moe_is_slice(own) ? moe_slices<MOST, true, STAGES == MOE_HOPPER_STAGES ? 2 : 4>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
+            own = moe_is_slice(own) ? moe_slices<MOST, true, DEPTH>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
         for (;;) {
             arrivals_wait(r.told + queue.stage, queue.parity);
             moe_stream_item item = r.queue[queue.stage];
