@@ -23,7 +23,7 @@ enum {
     WINDOW = 1400,
     HEAD_BYTES = 2 * CUDA_BLOCK_TOKENS * DIM * 2,
     ROW_BYTES = KV_HEADS * HEAD_BYTES + 256,
-    QUERIES = STRIDE * PER_HEAD,
+    QUERIES = STRIDE * PER_HEAD, /* whole tiles of 16 */
     OUT = SEQUENCES * STRIDE * HEADS * DIM,
 };
 
@@ -162,7 +162,7 @@ static uint16_t *run(gpu *g, const attention *a, int mode)
                               .blocks = BLOCKS,
                               .places = mode <= DRAFT_BLOCKS ? (int)BLOCKS : DRAFT_RUNS + 1,
                               .queries = QUERIES,
-                              .part_state = device_take(g, parts * 2 * sizeof(float)),
+                              .part_state = device_take(g, parts * DRAFT_PART_STATE * sizeof(float)),
                               .part_out = device_take(g, parts * DIM * sizeof(float)),
                               .attention = device_take(g, OUT * sizeof(uint16_t)),
                               .mode = mode < 0 ? 0 : mode,
@@ -173,14 +173,14 @@ static uint16_t *run(gpu *g, const attention *a, int mode)
                    (size_t)(2 * CUDA_BLOCK_TOKENS * (DIM + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
     else
         device_run(g, a->fp8 ? "draft_attend_fp8" : "draft_attend_bf16", across, KV_HEADS * args.tiles, SEQUENCES,
-                   DRAFT_HOPPER_THREADS, (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0),
+                   DRAFT_HOPPER_THREADS, (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN),
                    &args, sizeof args);
-    int warps = DRAFT_FOLD_THREADS / CUDA_WARP;
+    int tiles = QUERIES / 16, warps = DRAFT_FOLD_THREADS / CUDA_WARP;
     if (mode <= DRAFT_BLOCKS)
-        device_run(g, "draft_fold", QUERIES, KV_HEADS, SEQUENCES, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
+        device_run(g, "draft_fold", tiles * DIM / 8, KV_HEADS, SEQUENCES, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
     else if (mode == DRAFT_BY_RUNS)
-        device_run(g, "draft_fold_runs", (QUERIES + warps - 1) / warps, KV_HEADS, SEQUENCES, DRAFT_FOLD_THREADS, 0,
-                   &args, sizeof args);
+        device_run(g, "draft_fold_runs", tiles * DIM / 8 / warps, KV_HEADS, SEQUENCES, DRAFT_FOLD_THREADS, 0, &args,
+                   sizeof args);
     uint16_t *got = device_get(g, args.attention, OUT * sizeof(uint16_t));
     const void *const taken[] = {args.sequence, args.cache.base, args.table,    args.q,        args.own_k,
                                  args.own_v,    args.part_state, args.part_out, args.attention};
@@ -237,9 +237,65 @@ static void attends_bf16(void **state)
     attends_of(false);
 }
 
+/* Launches of every mode at the released sizes, for a profiler: 32 sequences behind full windows, and one. */
+static void launch_released(void)
+{
+    enum { COUNT = 32, OF = 33, GROUPS = 4, ROWS = 7, ALL = 64, BYTES = 2 * CUDA_BLOCK_TOKENS * DIM, PAGE = GROUPS * BYTES };
+    gpu *g = device_open();
+    size_t bytes = (size_t)COUNT * (OF - 1) * PAGE, halves = (size_t)COUNT * ROWS * ALL * DIM;
+    uint8_t *cache = malloc(bytes);
+    float *q = malloc(halves * sizeof *q);
+    int32_t table[COUNT * OF];
+    draft_sequence sequence[COUNT];
+    for (size_t i = 0; i < bytes; i += 4) {
+        uint32_t codes = random_bits() & 0xBFBFBFBFu;
+        memcpy(cache + i, &codes, 4);
+    }
+    for (size_t i = 0; i < halves; i++) q[i] = random_normal();
+    for (int i = 0; i < COUNT * OF; i++) table[i] = (i / OF * (OF - 1) + i % OF) % (COUNT * (OF - 1));
+    for (int s = 0; s < COUNT; s++) sequence[s] = (draft_sequence){.position = 4096, .blocks = OF, .rows = ROWS, .wanted = ROWS};
+    draft_attend_args args = {.sequence = device_put(g, sequence, sizeof sequence),
+                              .cache = {.base = device_put(g, cache, bytes),
+                                        .row_bytes = PAGE,
+                                        .draft = KERNEL_CACHE_FP8,
+                                        .draft_head_bytes = BYTES,
+                                        .draft_v_data = CUDA_BLOCK_TOKENS * DIM},
+                              .table = device_put(g, table, sizeof table),
+                              .stride = ROWS,
+                              .heads = ALL,
+                              .kv_heads = GROUPS,
+                              .dim = DIM,
+                              .window = 4096,
+                              .scale = 1.44269504f / sqrtf(DIM),
+                              .q = halves_of(g, q, (int)halves),
+                              .own_k = halves_of(g, q, COUNT * ROWS * GROUPS * DIM),
+                              .own_v = halves_of(g, q, COUNT * ROWS * GROUPS * DIM),
+                              .blocks = OF,
+                              .places = OF,
+                              .queries = ROWS * ALL / GROUPS,
+                              .part_state = device_take(g, (size_t)COUNT * GROUPS * OF * 112 * DRAFT_PART_STATE * 4),
+                              .part_out = device_take(g, (size_t)COUNT * GROUPS * OF * 112 * DIM * 4),
+                              .attention = device_take(g, halves * 2),
+                              .tiles = 1};
+    static const int counts[3][5] = {{1, 2, 3, 4, 8}, {3, 4, 8, 16, 32}, {8, 16, 24, 32, 32}};
+    for (int i = 0; i < 30; i++) {
+        int mode = i / 5 % 3, count = counts[mode][i % 5], warps = DRAFT_FOLD_THREADS / CUDA_WARP;
+        args.mode = mode, args.places = mode == DRAFT_BLOCKS ? OF : DRAFT_RUNS + 1;
+        device_run(g, "draft_attend_fp8", mode == DRAFT_BLOCKS ? (int)OF : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : 1, GROUPS,
+                   count, DRAFT_HOPPER_THREADS,
+                   (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN), &args, sizeof args);
+        if (mode == DRAFT_BLOCKS)
+            device_run(g, "draft_fold", 7 * DIM / 8, GROUPS, count, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
+        if (mode == DRAFT_BY_RUNS)
+            device_run(g, "draft_fold_runs", 7 * DIM / 8 / warps, GROUPS, count, DRAFT_FOLD_THREADS, 0, &args, sizeof args);
+    }
+    free(device_get(g, args.attention, 2));
+}
+
 int main(int argc, char **argv)
 {
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
+    if (argc > 1 && !strcmp(argv[1], "launch")) return launch_released(), 0;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(attends_fp8), cmocka_unit_test(attends_bf16)};
     return cmocka_run_group_tests(tests, NULL, NULL);

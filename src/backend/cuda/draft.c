@@ -110,14 +110,14 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
     size_t q = (size_t)d->heads * (size_t)d->head_dim, kv = (size_t)d->kv_heads * (size_t)d->head_dim;
     size_t of_context = CONTEXT_LAYERS * (rows < CONTEXT_ROWS ? rows : CONTEXT_ROWS);
     size_t hidden = (size_t)m->hidden, width = (size_t)d->width, pairs = (size_t)d->rotary_dim / 2;
-    int queries = limits->draft_rows * (d->heads / d->kv_heads);
+    int queries = (limits->draft_rows * (d->heads / d->kv_heads) + 15) / 16 * 16;
     s->slice = (int)slice;
     s->blocks = most_blocks(d, limits);
     s->chunks = (m->vocab + 4 * PICK_THREADS - 1) / (4 * PICK_THREADS);
     if (s->chunks > PICK_CHUNKS) s->chunks = PICK_CHUNKS;
     /* Of a sequence at least, and so many as there is memory for. */
     size_t places = (size_t)(s->blocks > DRAFT_RUNS ? s->blocks : DRAFT_RUNS + 1) * (size_t)d->kv_heads;
-    size_t abreast = PART_BYTES / (places * (size_t)queries * ((size_t)d->head_dim + 2) * sizeof(float));
+    size_t abreast = PART_BYTES / (places * (size_t)queries * ((size_t)d->head_dim + DRAFT_PART_STATE) * sizeof(float));
     if (abreast < 1) abreast = 1;
     if (abreast > slice) abreast = slice;
     size_t parts = abreast * places * (size_t)queries;
@@ -146,7 +146,7 @@ hy_status cuda_draft_open(ops_step *step, hy_error *err)
         {&s->z, slice * width, 2, "the drafter's feed-forward"},
         {&s->logits, slice * (size_t)m->vocab, 4, "the drafter's logits"},
         {&s->markov, slice * (size_t)(d->markov_rank ? d->markov_rank : 1), 2, "the drafter's Markov head"},
-        {&s->part_state, parts * 2, 4, "parts of the drafter's attention"},
+        {&s->part_state, parts * DRAFT_PART_STATE, 4, "parts of the drafter's attention"},
         {&s->part_out, parts * (size_t)d->head_dim, 4, "parts of the drafter's attention"},
         {&s->best, slice * PICK_CHUNKS, 8, "the drafter's picks"},
         {&s->sequence, drafts, sizeof *s->sequence, "the drafter's sequences"},
@@ -348,26 +348,28 @@ static void attend(ops_step *step, const slice *part, int layer)
                                   .own_v = s->own_v + row * kv,
                                   .blocks = s->blocks,
                                   .places = places,
-                                  .queries = step->limits.draft_rows * per_group,
+                                  .queries = (step->limits.draft_rows * per_group + 15) / 16 * 16,
                                   .part_state = s->part_state,
                                   .part_out = s->part_out,
                                   .attention = s->attention + row * q,
                                   .mode = mode,
                                   .tiles = tiles};
         int across = mode == DRAFT_WHOLE ? 1 : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : most;
+        size_t more = mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN;
         if (hopper)
             cuda_launch(step, hopper, across, d->kv_heads * tiles, count, DRAFT_HOPPER_THREADS,
-                        (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : 0), &args,
-                        sizeof args);
+                        DRAFT_HOPPER_SHARED + more, &args, sizeof args);
         else
             cuda_launch(step, name, most, d->kv_heads, count, DRAFT_ATTEND_THREADS,
                         (size_t)(DYNAMIC_ROWS * (padded + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
-        int queries = part->stride * per_group, warps = DRAFT_FOLD_THREADS / CUDA_WARP;
+        int query_tiles = (part->stride * per_group + 15) / 16, eights = d->head_dim / 8;
+        int warps = DRAFT_FOLD_THREADS / CUDA_WARP;
         if (mode == DRAFT_BLOCKS)
-            cuda_launch(step, "draft_fold", queries, d->kv_heads, count, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
+            cuda_launch(step, "draft_fold", query_tiles * eights, d->kv_heads, count, DRAFT_RUNS * CUDA_WARP, 0, &args,
+                        sizeof args);
         else if (mode == DRAFT_BY_RUNS)
-            cuda_launch(step, "draft_fold_runs", (queries + warps - 1) / warps, d->kv_heads, count, DRAFT_FOLD_THREADS,
-                        0, &args, sizeof args);
+            cuda_launch(step, "draft_fold_runs", query_tiles * ((eights + warps - 1) / warps), d->kv_heads, count,
+                        DRAFT_FOLD_THREADS, 0, &args, sizeof args);
     }
 }
 

@@ -187,7 +187,7 @@ template <int DIM> DEVICE void attend_block(const draft_attend_args &a)
     BLOCK_SYNC();
 
     int queries = of.rows * per_group, tokens = (span_of(a, of, b, 0).end + 15) / 16 * 16;
-    int64_t part = (((int64_t)s * a.kv_heads + group) * a.places + b) * a.queries;
+    int64_t part = part_at(a, s, group, b);
     for (int first = warp * 16; first < queries; first += DRAFT_ATTEND_THREADS / CUDA_WARP * 16) {
         /* This lane's two queries, g and g + 8 of the tile. */
         uint32_t q[DIM / 16][4];
@@ -244,9 +244,6 @@ template <int DIM> DEVICE void attend_block(const draft_attend_args &a)
                 score[n][i] = seen ? exp2f(score[n][i] - top[i / 2]) : 0;
                 sum[i / 2] += score[n][i];
             }
-        UNROLL
-        for (int i = 0; i < 2; i++)
-            UNROLL for (int mask = 1; mask < 4; mask *= 2) sum[i] += lane_xor(sum[i], mask);
 
         float out[DIM / 8][4];
         UNROLL
@@ -266,20 +263,13 @@ template <int DIM> DEVICE void attend_block(const draft_attend_args &a)
                 mma_bf16(out[n + 1], p, v + 2);
             }
         }
+        store_part_state(a, part, first / 16, top, sum);
+        quad *to = part_out_at(a, part, first / 16);
         UNROLL
-        for (int i = 0; i < 2; i++) {
-            int query = first + g + 8 * i;
-            if (query >= queries) continue;
-            if (t == 0) {
-                a.part_state[(part + query) * 2] = top[i];
-                a.part_state[(part + query) * 2 + 1] = sum[i];
-            }
-            float *to = a.part_out + (part + query) * a.dim;
-            UNROLL
-            for (int n = 0; n < DIM / 8; n++) {
-                int at = n * 8 + 2 * t;
-                if (at < a.dim) to[at] = out[n][2 * i], to[at + 1] = out[n][2 * i + 1];
-            }
+        for (int n = 0; n < DIM / 8; n++) {
+            quad x;
+            UNROLL for (int i = 0; i < 4; i++) x.w[i] = float_bits(out[n][i]);
+            if (n * 8 < a.dim) to[n * CUDA_WARP] = x;
         }
     }
 }
@@ -288,76 +278,80 @@ KERNEL(draft_attend_32, draft_attend_args) { attend_block<32>(a); }
 KERNEL(draft_attend_64, draft_attend_args) { attend_block<64>(a); }
 KERNEL(draft_attend_128, draft_attend_args) { attend_block<128>(a); }
 
-/* Four dims of a query, as a lane has them. */
-struct fold_state {
-    float top, sum, out[4];
-};
+DEVICE fold_state fold_nothing() { return {{-INFINITY, -INFINITY}, {0, 0}, {0, 0, 0, 0}}; }
 
-DEVICE fold_state fold_nothing()
-{
-    return {-INFINITY, 0, {0, 0, 0, 0}};
-}
 DEVICE void fold_into(fold_state &to, const fold_state &from)
 {
-    float before, now;
-    fold_step(to.top, from.top, before, now);
-    to.sum = fold_value(to.sum, before, from.sum, now);
-    UNROLL for (int i = 0; i < 4; i++) to.out[i] = fold_value(to.out[i], before, from.out[i], now);
+    UNROLL for (int r = 0; r < 2; r++) {
+        float before, now;
+        fold_step(to.top[r], from.top[r], before, now);
+        to.sum[r] = fold_value(to.sum[r], before, from.sum[r], now);
+        UNROLL for (int i = 2 * r; i < 2 * r + 2; i++) to.out[i] = fold_value(to.out[i], before, from.out[i], now);
+    }
 }
-DEVICE fold_state load_part(const draft_attend_args &a, int64_t part, int dim)
+/* Eight dims of a tile. */
+DEVICE fold_state load_part(const draft_attend_args &a, int64_t part, int tile, int eight)
 {
-    fold_state x = {a.part_state[part * 2], a.part_state[part * 2 + 1], {0, 0, 0, 0}};
-    quad q = *(const quad *)(a.part_out + part * a.dim + dim);
+    fold_state x;
+    UNROLL for (int r = 0; r < 2; r++) {
+        part_state from = *part_state_at(a, part, tile, r);
+        x.top[r] = from.top, x.sum[r] = from.sum;
+    }
+    quad q = part_out_at(a, part, tile)[eight * CUDA_WARP];
     UNROLL for (int i = 0; i < 4; i++) x.out[i] = bits_float(q.w[i]);
     return x;
 }
-DEVICE void store_attention(const draft_attend_args &a, int s, int group, int query, int dim, const fold_state &x)
+DEVICE void store_attention(const draft_attend_args &a, int s, int group, int tile, int eight, const fold_state &x)
 {
-    int per_group = a.heads / a.kv_heads;
-    int64_t row = (int64_t)s * a.stride + query / per_group, head = group * per_group + query % per_group;
-    uint32_t *to = (uint32_t *)(a.attention + (row * a.heads + head) * a.dim + dim);
-    to[0] = bf16_pair(x.out[0] / x.sum, x.out[1] / x.sum);
-    to[1] = bf16_pair(x.out[2] / x.sum, x.out[3] / x.sum);
+    int per_group = a.heads / a.kv_heads, lane = threadIdx.x % CUDA_WARP, queries = a.sequence[s].rows * per_group;
+    UNROLL for (int r = 0; r < 2; r++) {
+        int query = 16 * tile + lane / 4 + 8 * r;
+        float sum = sum_of_row(x.sum[r]);
+        if (query >= queries) continue;
+        int64_t row = (int64_t)s * a.stride + query / per_group, head = group * per_group + query % per_group;
+        uint32_t *to = (uint32_t *)(a.attention + (row * a.heads + head) * a.dim + 8 * eight + lane % 4 * 2);
+        *to = bf16_pair(x.out[2 * r] / sum, x.out[2 * r + 1] / sum);
+    }
 }
 
-/* A query of a KV head, and a warp for each run. */
+/* Eight dims of a tile of 16 queries, and a warp for each run. */
 KERNEL(draft_fold, draft_attend_args)
 {
     SHARED(fold_state, state, DRAFT_RUNS * CUDA_WARP);
-    int query = blockIdx.x, group = blockIdx.y, s = blockIdx.z, lane = threadIdx.x % CUDA_WARP, run = threadIdx.x / CUDA_WARP;
-    const draft_sequence &of = a.sequence[s];
-    int blocks = of.blocks - 1, dim = 4 * lane;
-    if (query >= of.rows * (a.heads / a.kv_heads)) return;
-    int64_t first = ((int64_t)s * a.kv_heads + group) * a.places * a.queries + query;
-    fold_state now = fold_nothing();
+    int eights = a.dim / 8, tile = blockIdx.x / eights, eight = blockIdx.x % eights, group = blockIdx.y, s = blockIdx.z;
+    int lane = threadIdx.x % CUDA_WARP, run = threadIdx.x / CUDA_WARP, blocks = a.sequence[s].blocks - 1;
+    if (16 * tile >= a.sequence[s].rows * (a.heads / a.kv_heads)) return;
+    int64_t first = part_at(a, s, group, 0);
     const int ahead = 9; /* blocks whose loads are on their way together */
+    fold_state now = fold_nothing(), all;
     int end = run_begin(blocks, run + 1);
-    for (int from = run_begin(blocks, run); from < end && dim < a.dim; from += ahead) {
+    if (run == 0) all = load_part(a, first + (int64_t)blocks * a.queries, tile, eight);
+    for (int from = run_begin(blocks, run); from < end; from += ahead) {
         fold_state part[ahead];
         UNROLL for (int n = 0; n < ahead; n++)
-            if (from + n < end) part[n] = load_part(a, first + (int64_t)(from + n) * a.queries, dim);
+            if (from + n < end) part[n] = load_part(a, first + (int64_t)(from + n) * a.queries, tile, eight);
         UNROLL for (int n = 0; n < ahead; n++)
             if (from + n < end) fold_into(now, part[n]);
     }
     state[threadIdx.x] = now;
     BLOCK_SYNC();
-    if (run > 0 || dim >= a.dim) return;
-    fold_state all = load_part(a, first + (int64_t)blocks * a.queries, dim);
+    if (run > 0) return;
     UNROLL for (int r = 0; r < DRAFT_RUNS; r++) fold_into(all, state[r * CUDA_WARP + lane]);
-    store_attention(a, s, group, query, dim, all);
+    store_attention(a, s, group, tile, eight, all);
 }
 
-/* A warp for each query. */
+/* A warp for eight dims of a tile. */
 KERNEL(draft_fold_runs, draft_attend_args)
 {
-    int query = (int)(blockIdx.x * (blockDim.x / CUDA_WARP) + threadIdx.x / CUDA_WARP), group = blockIdx.y, s = blockIdx.z;
-    int dim = 4 * (threadIdx.x % CUDA_WARP);
-    if (query >= a.sequence[s].rows * (a.heads / a.kv_heads) || dim >= a.dim) return;
-    int64_t first = ((int64_t)s * a.kv_heads + group) * a.places * a.queries + query;
-    fold_state part[DRAFT_RUNS], all = load_part(a, first + (int64_t)DRAFT_RUNS * a.queries, dim);
-    UNROLL for (int r = 0; r < DRAFT_RUNS; r++) part[r] = load_part(a, first + (int64_t)r * a.queries, dim);
+    int eights = a.dim / 8, warps = DRAFT_FOLD_THREADS / CUDA_WARP, blocks = (eights + warps - 1) / warps;
+    int tile = blockIdx.x / blocks, eight = (int)(blockIdx.x % blocks * warps + threadIdx.x / CUDA_WARP);
+    int group = blockIdx.y, s = blockIdx.z;
+    if (16 * tile >= a.sequence[s].rows * (a.heads / a.kv_heads) || eight >= eights) return;
+    int64_t first = part_at(a, s, group, 0);
+    fold_state part[DRAFT_RUNS], all = load_part(a, first + (int64_t)DRAFT_RUNS * a.queries, tile, eight);
+    UNROLL for (int r = 0; r < DRAFT_RUNS; r++) part[r] = load_part(a, first + (int64_t)r * a.queries, tile, eight);
     UNROLL for (int r = 0; r < DRAFT_RUNS; r++) fold_into(all, part[r]);
-    store_attention(a, s, group, query, dim, all);
+    store_attention(a, s, group, tile, eight, all);
 }
 
 /* ---- Drafts ------------------------------------------------------------------------------------------------------ */
@@ -375,6 +369,7 @@ KERNEL(draft_pick, draft_pick_args)
     stream.position += (uint32_t)a.k;
     draw_best best = {DRAW_NONE, -1};
     float bound = DRAW_NONE;
+    draw_scaling scaling = draw_scaling_of(stream);
     int step = 4 * gridDim.x * blockDim.x;
     for (int base = 4 * (blockIdx.x * blockDim.x); base < a.vocab; base += PICK_FOURS * step) {
         int first = base + 4 * (int)threadIdx.x;
@@ -383,12 +378,13 @@ KERNEL(draft_pick, draft_pick_args)
             UNROLL for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
             if (first + n * step < a.vocab) draw_four(row, first + n * step, a.vocab, z[n]);
         }
-        UNROLL for (int n = 0; n < PICK_FOURS; n++)
-            UNROLL for (int i = 0; i < 4; i++) {
-                z[n][i] = stream.greedy ? draw_clean(z[n][i]) : draw_scale(z[n][i], stream.temperature);
-                if (stream.greedy) draw_take(best, z[n][i], first + n * step + i);
-            }
-        if (!stream.greedy) draw_noisy(best, bound, stream, z, first, step);
+        if (stream.greedy) {
+            UNROLL for (int n = 0; n < PICK_FOURS; n++)
+                UNROLL for (int i = 0; i < 4; i++) draw_take(best, draw_clean(z[n][i]), first + n * step + i);
+        } else {
+            UNROLL for (int n = 0; n < PICK_FOURS; n++) draw_scale_four(scaling, z[n]);
+            draw_noisy(best, bound, stream, z, first, step);
+        }
     }
     uint64_t place = draw_best_of_warp(draw_place(best));
     if (lane == 0) part[warp] = place;

@@ -29,6 +29,41 @@ DEVICE void fold_step(float &top, float now_top, float &before, float &now)
     now = power_of_two(now_top - base);
     top = joint;
 }
-DEVICE float fold_value(float x, float before, float y, float now) { return fused(x, before, y * now); }
+DEVICE float fold_value(float x, float before, float y, float now) { return fused(y, now, x * before); }
+
+/*
+ * A part is what some keys give the queries of a head, in tiles of 16 queries as the tensor cores leave them. Maxima and sums:
+ * [tile][2][lane][2], of query lane / 4, then of query lane / 4 + 8; the four lanes of a query have the sums of their own tokens.
+ * Outputs: [tile][eight dims][lane][4], of the first of these queries dims 2 (lane % 4) and the next one of the eight, then of the
+ * other. So a warp writes and reads 512 bytes at once.
+ */
+struct fold_state {
+    float top[2], sum[2], out[4];
+};
+enum { STATE_FLOATS = DRAFT_PART_STATE }; /* of a query */
+DEVICE int64_t part_at(const draft_attend_args &a, int s, int group, int place)
+{
+    return (((int64_t)s * a.kv_heads + group) * a.places + place) * a.queries;
+}
+struct alignas(8) part_state {
+    float top, sum;
+};
+DEVICE part_state *part_state_at(const draft_attend_args &a, int64_t part, int tile, int r)
+{
+    return (part_state *)(a.part_state + (part + 16 * tile) * STATE_FLOATS) + r * CUDA_WARP + threadIdx.x % CUDA_WARP;
+}
+DEVICE float sum_of_row(float sum)
+{
+    sum += lane_xor(sum, 1);
+    return sum + lane_xor(sum, 2);
+}
+DEVICE void store_part_state(const draft_attend_args &a, int64_t part, int tile, const float top[2], const float sum[2])
+{
+    UNROLL for (int r = 0; r < 2; r++) *part_state_at(a, part, tile, r) = {top[r], sum[r]};
+}
+DEVICE quad *part_out_at(const draft_attend_args &a, int64_t part, int tile)
+{
+    return (quad *)(a.part_out + (part + 16 * tile) * a.dim) + threadIdx.x % CUDA_WARP;
+}
 
 #endif

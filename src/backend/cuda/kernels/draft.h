@@ -15,11 +15,13 @@ enum {
     DRAFT_ATTEND_THREADS = 256,
     DRAFT_RUNS = 4,          /* into which the context's blocks of keys are divided */
     DRAFT_FOLD_THREADS = 128,
+    DRAFT_PART_STATE = 8, /* floats of a query */
     /* Of draft_attend_fp8 and draft_attend_bf16: */
     DRAFT_HOPPER_THREADS = 512,
     DRAFT_HOPPER_QUERIES = 128, /* of a thread block */
-    DRAFT_HOPPER_SHARED = (160 + 1) << 10, /* bytes; and what DRAFT_WHOLE has more */
-    DRAFT_HOPPER_TOTAL = 64 << 10,
+    DRAFT_HOPPER_SHARED = (160 + 1) << 10, /* bytes, and behind them: */
+    DRAFT_HOPPER_OWN = 8 << 10,            /* own keys and values; of DRAFT_WHOLE */
+    DRAFT_HOPPER_TOTAL = 64 << 10,         /* in their place all outputs */
     DRAFT_PARTS = 6,         /* kinds of heads that one launch finishes */
 };
 
@@ -107,8 +109,9 @@ enum { DRAFT_BLOCKS, DRAFT_BY_RUNS, DRAFT_WHOLE };
  *     draft_attend_32, _64, _128   by the padded dim, grid (blocks, kv_heads, sequences): parts of blocks
  *     draft_attend_fp8, _bf16      on Hopper, 128 dims, grid (blocks, DRAFT_RUNS or 1, kv_heads * tiles, sequences) by `mode`; of
  *                                  DRAFT_WHOLE the attention itself
- *     draft_fold                   grid (queries, kv_heads, sequences): attention of parts of blocks
- *     draft_fold_runs              grid (divided by warps of a block, kv_heads, sequences): of parts of runs */
+ *     draft_fold                   grid (tiles of 16 queries * dim / 8, kv_heads, sequences): attention of parts of blocks
+ *     draft_fold_runs              the same, dim / 8 divided by warps of a block and rounded up: of parts of runs
+ * Parts lie as draft.cuh has them. */
 typedef struct draft_attend_args {
     const draft_sequence *sequence; /* of the launch */
     kernel_cache cache;
@@ -118,8 +121,8 @@ typedef struct draft_attend_args {
     float scale; /* of scores, in powers of two */
     const uint16_t *q;         /* of the launch, [rows, heads, dim] bf16 */
     const uint16_t *own_k, *own_v; /* [rows, kv_heads, dim] bf16 */
-    int32_t blocks, places, queries; /* most of a sequence: strides of the table and of the parts */
-    float *part_state;         /* [sequences, kv_heads, places, queries, 2] maximum and sum */
+    int32_t blocks, places, queries; /* most of a sequence, queries in whole tiles: strides of the table and of parts */
+    float *part_state;         /* [sequences, kv_heads, places, queries, DRAFT_PART_STATE] */
     float *part_out;           /* [sequences, kv_heads, places, queries, dim] */
     uint16_t *attention;       /* [rows, heads, dim] bf16 */
     int32_t mode, tiles;       /* on Hopper; of DRAFT_HOPPER_QUERIES queries */

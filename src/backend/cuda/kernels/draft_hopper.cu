@@ -69,7 +69,8 @@ template <bool VALUES> DEVICE key_span stored_span(const draft_attend_args &a, c
 }
 
 /* By one warpgroup. A thread has eight pieces of 16 codes; lane l has token l % 8 of eight and piece l / 8 of four, so that
- * a warp's stores, eight tokens of one unit, meet every bank once. Pieces of the next block come as those of this one leave. */
+ * a warp's stores, eight tokens of one unit, meet every bank once. Pieces of the next block are on their way while it waits
+ * for a place. */
 template <bool VALUES>
 DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, unsigned char *ring,
                        arrivals *full, arrivals *empty)
@@ -79,8 +80,9 @@ DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence &of, con
     const int32_t *table = a.table + (int64_t)w.sequence * a.blocks;
     const uint8_t *base = a.cache.base + a.at + w.group * a.cache.draft_head_bytes + (VALUES ? a.cache.draft_v_data : 0) +
                           token * DIM + piece * 16;
+    int unit[2] = {tile_unit(token, 2 * piece), tile_unit(token, 2 * piece + 1)};
     quad held[PIECES];
-    int64_t next = table[w.begin];
+    int32_t next = table[w.begin];
     UNROLL for (int i = 0; i < PIECES; i++)
         held[i] = load_once(base + next * a.cache.row_bytes + i % 4 * 32 * DIM + i / 4 * 64);
     next = w.begin + 1 < w.end ? table[w.begin + 1] : next;
@@ -88,20 +90,19 @@ DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence &of, con
         unsigned char *tile = ring + n % RING * TILE_BYTES;
         const uint8_t *from = base + next * a.cache.row_bytes;
         key_span span = stored_span<VALUES>(a, of, b);
-        bool more = b + 1 < w.end;
         if (b + 2 < w.end) next = table[b + 2];
         arrivals_wait(empty + n % RING, n / RING % 2 ^ 1);
         UNROLL for (int i = 0; i < PIECES; i++) {
-            int t = token + i % 4 * 32, unit = (piece + i / 4 * 4) * 2;
+            int t = token + i % 4 * 32;
             quad out[2];
             UNROLL for (int h = 0; h < 8; h++) out[h / 4].w[h % 4] = e4m3_halves(held[i].w[h / 2] >> h % 2 * 16);
             if (VALUES && (t < span.first || t >= span.end)) out[0] = out[1] = quad{{0, 0, 0, 0}};
-            if (more) held[i] = load_once(from + i % 4 * 32 * DIM + i / 4 * 64);
-            UNROLL for (int h = 0; h < 2; h++)
-                *(quad *)(tile + unit / 8 * TILE_HALF + tile_unit(t, unit % 8 + h)) = out[h];
+            UNROLL for (int h = 0; h < 2; h++) *(quad *)(tile + i / 4 * TILE_HALF + i % 4 * 32 * LINE_BYTES + unit[h]) = out[h];
         }
-        others_read();
+        others_read(); /* it would wait for loads too */
         arrivals_come(full + n % RING);
+        if (b + 1 < w.end)
+            UNROLL for (int i = 0; i < PIECES; i++) held[i] = load_once(from + i % 4 * 32 * DIM + i / 4 * 64);
     }
 }
 
@@ -145,33 +146,50 @@ DEVICE const uint16_t *query_at(const draft_attend_args &a, const draft_work &w,
     return a.q + (row * a.heads + w.group * per_group + query % per_group) * DIM;
 }
 
-/* Two threads a query. */
-template <bool HALF>
-DEVICE void put_queries(const draft_attend_args &a, const draft_work &w, int queries, unsigned char *tile, float *factor)
+/* A warp has its 16 lines, 16 lanes a line. As bf16, zeros where there is no query. */
+DEVICE void put_queries(const draft_attend_args &a, const draft_work &w, int queries, unsigned char *tile)
 {
-    int thread = (int)threadIdx.x % WARPGROUP, line = thread / 2, half = thread % 2;
-    int query = w.first + (int)threadIdx.x / WARPGROUP * LINES + line;
+    int warp = (int)threadIdx.x / CUDA_WARP % 4, lane = threadIdx.x % CUDA_WARP, unit = lane % 16;
+    int first = w.first + (int)threadIdx.x / WARPGROUP * LINES;
     quad raw[8];
-    const quad *from = (const quad *)(query_at(a, w, query) + 64 * half);
-    UNROLL for (int u = 0; u < 8; u++) raw[u] = query < queries ? from[u] : quad{{0, 0, 0, 0}};
-    if (HALF) {
+    UNROLL for (int i = 0; i < 8; i++) {
+        int query = first + 16 * warp + 2 * i + lane / 16;
+        raw[i] = quad{{0, 0, 0, 0}};
+        if (query < queries) raw[i] = ((const quad *)query_at(a, w, query))[unit];
+    }
+    UNROLL for (int i = 0; i < 8; i++)
+        *(quad *)(tile + unit / 8 * QUERY_HALF + tile_unit(16 * warp + 2 * i + lane / 16, unit % 8)) = raw[i];
+}
+/* These lines as fp16. */
+DEVICE void halve_queries(const draft_attend_args &a, unsigned char *tile, float *factor)
+{
+    int warp = (int)threadIdx.x / CUDA_WARP % 4, lane = threadIdx.x % CUDA_WARP, unit = lane % 16;
+    UNROLL for (int i = 0; i < 8; i++) {
+        int line = 16 * warp + 2 * i + lane / 16;
+        quad *at = (quad *)(tile + unit / 8 * QUERY_HALF + tile_unit(line, unit % 8)), x = *at;
         uint32_t most = 0; /* bits of a magnitude, as fp32 */
-        UNROLL for (int i = 0; i < 32; i++) {
-            uint32_t pair = raw[i / 4].w[i % 4];
-            most = max(most, max(pair << 16 & 0x7FFF0000u, pair & 0x7FFF0000u));
-        }
-        most = max(most, lane_xor(most, 1));
+        UNROLL for (int j = 0; j < 4; j++) most = max(most, max(x.w[j] << 16 & 0x7FFF0000u, x.w[j] & 0x7FFF0000u));
+        UNROLL for (int mask = 1; mask < 16; mask *= 2) most = max(most, lane_xor(most, mask));
         int exponent = min(max((int)(most >> 23), 1), 253) - 127;
         float down = bits_float((uint32_t)(127 - exponent) << 23);
-        UNROLL for (int i = 0; i < 32; i++) {
-            uint32_t pair = raw[i / 4].w[i % 4];
-            raw[i / 4].w[i % 4] = round_halves(low_float(pair) * down, high_float(pair) * down);
-        }
-        if (half == 0) factor[line] = a.scale * bits_float((uint32_t)(127 + exponent) << 23);
-    } else if (half == 0) {
-        factor[line] = a.scale;
+        UNROLL for (int j = 0; j < 4; j++) x.w[j] = round_halves(low_float(x.w[j]) * down, high_float(x.w[j]) * down);
+        *at = x;
+        if (unit == 0) factor[line] = a.scale * bits_float((uint32_t)(127 + exponent) << 23);
     }
-    UNROLL for (int u = 0; u < 8; u++) *(quad *)(tile + half * QUERY_HALF + tile_unit(line, u)) = raw[u];
+}
+
+/* Own keys and values in two tiles of 16 lines, by both warpgroups. */
+enum { OWN_HALF = DRAFT_ROWS * LINE_BYTES, OWN_BYTES = 2 * OWN_HALF };
+DEVICE void put_own(const draft_attend_args &a, const draft_work &w, int rows, unsigned char *own)
+{
+    static_assert(MULTIPLYING == DRAFT_ROWS * DIM / 8 && 2 * OWN_BYTES == DRAFT_HOPPER_OWN, "a thread has a unit of each");
+    int line = (int)threadIdx.x / 16, unit = (int)threadIdx.x % 16;
+    int64_t at = ((int64_t)(w.sequence * a.stride + line) * a.kv_heads + w.group) * DIM + 8 * unit;
+    quad key = {{0, 0, 0, 0}}, value = {{0, 0, 0, 0}};
+    if (line < rows) key = *(const quad *)(a.own_k + at), value = *(const quad *)(a.own_v + at);
+    unsigned char *to = own + unit / 8 * OWN_HALF + tile_unit(line, unit % 8);
+    *(quad *)to = key;
+    *(quad *)(to + OWN_BYTES) = value;
 }
 
 /* ---- Softmax ----------------------------------------------------------------------------------------------------- */
@@ -181,41 +199,42 @@ template <bool HALF> DEVICE uint32_t weight_pair(float low, float high)
     return HALF ? round_halves(low, high) : round_pair(low, high);
 }
 
-/* Scores of 8 * TILES tokens, s[4 * tile + 2 * row + token], of this lane's two queries, become weights, as A of wgmma and of
- * m16n8k16; maxima and sums. PARTLY: query r sees tokens [first[r], end[r]), else all. */
-template <bool HALF, bool PARTLY, int TILES>
-DEVICE void weigh(float (&s)[4 * TILES], const float factor[2], const int first[2], const int end[2],
-                  uint32_t (&weights)[2 * TILES], float top[2], float sum[2])
+/* Maxima of scores of 8 * TILES tokens, s[4 * tile + 2 * row + token], of this lane's two queries, times their factors. PARTLY:
+ * query r sees tokens [first[r], end[r]), the others become -inf. base: what weights are relative to. */
+template <bool PARTLY, int TILES>
+DEVICE void find_tops(float (&s)[4 * TILES], const float factor[2], const int first[2], const int end[2], float top[2], float base[2])
 {
     int t = threadIdx.x % 4;
-    float base[2], part[2][2] = {{0, 0}, {0, 0}};
-    top[0] = top[1] = -INFINITY;
+    float most[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
     UNROLL for (int i = 0; i < TILES; i++)
         UNROLL for (int c = 0; c < 4; c++) {
             int token = 8 * i + 2 * t + c % 2;
             if (PARTLY && (token < first[c / 2] || token >= end[c / 2])) s[4 * i + c] = -INFINITY;
-            top[c / 2] = fmaxf(top[c / 2], s[4 * i + c]);
+            most[c / 2][c % 2] = fmaxf(most[c / 2][c % 2], s[4 * i + c]);
         }
+    UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(most[r][0], most[r][1]);
+    UNROLL for (int mask = 1; mask < 4; mask *= 2)
+        UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], lane_xor(top[r], mask));
     UNROLL for (int r = 0; r < 2; r++) {
-        top[r] = fmaxf(top[r], lane_xor(top[r], 1));
-        top[r] = fmaxf(top[r], lane_xor(top[r], 2));
         top[r] *= factor[r];
         base[r] = top[r] == -INFINITY ? 0 : top[r];
     }
-    UNROLL for (int i = 0; i < TILES; i++)
+}
+
+/* Weights of tiles [FROM, END), as A of wgmma and of m16n8k16; sum[r][c] grows by those of this lane. */
+template <bool HALF, int FROM, int END, int TILES>
+DEVICE void weigh(const float (&s)[4 * TILES], const float factor[2], const float base[2], uint32_t (&weights)[2 * TILES],
+                  float sum[2][2])
+{
+    UNROLL for (int i = FROM; i < END; i++)
         UNROLL for (int r = 0; r < 2; r++) {
             float p[2];
             UNROLL for (int c = 0; c < 2; c++) {
                 p[c] = power_of_two(fused(s[4 * i + 2 * r + c], factor[r], -base[r]));
-                part[r][c] += p[c];
+                sum[r][c] += p[c];
             }
             weights[2 * i + r] = weight_pair<HALF>(p[0], p[1]);
         }
-    UNROLL for (int r = 0; r < 2; r++) {
-        sum[r] = part[r][0] + part[r][1];
-        sum[r] += lane_xor(sum[r], 1);
-        sum[r] += lane_xor(sum[r], 2);
-    }
 }
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
@@ -228,62 +247,61 @@ template <bool HALF> DEVICE void multiply_keys(float (&s)[64], const unsigned ch
                                               matrix_of(keys + k / 4 * TILE_HALF, 0, ATOM_BYTES) + k % 4 * MATRIX_NEXT, k > 0);
     wgmma_commit();
 }
-template <bool HALF> DEVICE void multiply_values(float (&out)[64], const uint32_t (&weights)[32], const unsigned char *values)
+/* Steps [FROM, END) of 16 tokens. */
+template <bool HALF, int FROM, int END>
+DEVICE void multiply_values(float (&out)[64], const uint32_t (&weights)[32], const unsigned char *values)
 {
     wgmma_fence();
-    UNROLL for (int k = 0; k < CUDA_BLOCK_TOKENS / 16; k++)
+    UNROLL for (int k = FROM; k < END; k++)
         wgmma<DIM, HALF, true>(out, weights + 4 * k, matrix_of(values + k * 16 * LINE_BYTES, TILE_HALF, ATOM_BYTES), k > 0);
     wgmma_commit();
 }
 
-/* Of two queries and their output, columns 8i + 2t of it in out[4 * i + 2 * query]. */
+/* Of two queries and their output, columns 8i + 2t of it in out[4 * i + 2 * query]; sums of this lane's tokens alone, which are
+ * added up in the end. */
 struct draft_part {
     float top[2], sum[2], out[64];
 };
 
-/* What the own rows give, at most 16. */
-DEVICE void attend_own(const draft_attend_args &a, const draft_work &w, int rows, const int query[2], int queries, draft_part &to)
+/* What the own rows give, at most 16; queries as bf16. */
+DEVICE void attend_own(const draft_attend_args &a, int rows, const unsigned char *queries, const unsigned char *own, draft_part &to)
 {
     static_assert(DRAFT_ROWS == 16, "one step of the values' product");
-    int lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
-    int64_t at = ((int64_t)w.sequence * a.stride * a.kv_heads + w.group) * DIM, stride = (int64_t)a.kv_heads * DIM;
-    const uint16_t *keys = a.own_k + at, *values = a.own_v + at;
+    int lane = threadIdx.x % CUDA_WARP, line = (int)threadIdx.x / CUDA_WARP % 4 * 16 + lane % 16;
+    int first[2] = {0, 0}, end[2] = {rows, rows};
     float s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, factor[2] = {a.scale, a.scale};
     uint32_t weights[4];
-    int first[2] = {0, 0}, end[2] = {rows, rows};
     UNROLL for (int k = 0; k < DIM / 16; k++) {
-        uint32_t q[4], key[2][2];
-        UNROLL for (int i = 0; i < 4; i++) {
-            const uint16_t *from = query_at(a, w, query[i % 2]) + 16 * k + i / 2 * 8 + 2 * t;
-            q[i] = query[i % 2] < queries ? *(const uint32_t *)from : 0;
-            int token = i / 2 * 8 + g;
-            key[i / 2][i % 2] = token < rows ? *(const uint32_t *)(keys + token * stride + 16 * k + i % 2 * 8 + 2 * t) : 0;
-        }
-        mma_bf16(s, q, key[0]);
-        mma_bf16(s + 4, q, key[1]);
+        uint32_t q[4], key[4];
+        load_matrices(q, queries + k / 4 * QUERY_HALF + tile_unit(line, k % 4 * 2 + lane / 16));
+        load_matrices(key, own + k / 4 * OWN_HALF + tile_unit(lane / 16 * 8 + lane % 8, k % 4 * 2 + lane / 8 % 2));
+        mma_bf16(s, q, key);
+        mma_bf16(s + 4, q, key + 2);
     }
-    weigh<false, true, 2>(s, factor, first, end, weights, to.top, to.sum);
-    UNROLL for (int i = 0; i < DIM / 8; i++) {
-        uint32_t value[2] = {0, 0};
-        UNROLL for (int h = 0; h < 4; h++) {
-            int token = h / 2 * 8 + 2 * t + h % 2;
-            if (token < rows) value[h / 2] |= (uint32_t)values[token * stride + 8 * i + g] << h % 2 * 16;
-        }
-        UNROLL for (int c = 0; c < 4; c++) to.out[4 * i + c] = 0;
+    float base[2], sum[2][2] = {{0, 0}, {0, 0}};
+    find_tops<true, 2>(s, factor, first, end, to.top, base);
+    weigh<false, 0, 2, 2>(s, factor, base, weights, sum);
+    UNROLL for (int r = 0; r < 2; r++) to.sum[r] = sum[r][0] + sum[r][1];
+    UNROLL for (int i = 0; i < 64; i++) to.out[i] = 0;
+    UNROLL for (int i = 0; i < DIM / 8; i += 2) {
+        uint32_t value[4];
+        load_transposed(value, own + OWN_BYTES + i / 8 * OWN_HALF + tile_unit(lane % 16, i % 8 + lane / 16));
         mma_bf16(to.out + 4 * i, weights, value);
+        mma_bf16(to.out + 4 * i + 4, weights, value + 2);
     }
 }
 
-DEVICE void store_part(const draft_attend_args &a, const draft_work &w, int place, const int query[2], int queries,
-                       const draft_part &x)
+/* tile: of this warp. */
+DEVICE void store_part(const draft_attend_args &a, const draft_work &w, int place, int tile, int queries, const draft_part &x)
 {
-    int t = threadIdx.x % 4;
-    UNROLL for (int r = 0; r < 2; r++) {
-        if (query[r] >= queries) continue;
-        int64_t part = (((int64_t)w.sequence * a.kv_heads + w.group) * a.places + place) * a.queries + query[r];
-        if (t == 0) a.part_state[part * 2] = x.top[r], a.part_state[part * 2 + 1] = x.sum[r];
-        float *to = a.part_out + part * DIM + 2 * t;
-        UNROLL for (int i = 0; i < DIM / 8; i++) to[8 * i] = x.out[4 * i + 2 * r], to[8 * i + 1] = x.out[4 * i + 2 * r + 1];
+    if (16 * tile >= queries) return;
+    int64_t part = part_at(a, w.sequence, w.group, place);
+    store_part_state(a, part, tile, x.top, x.sum);
+    quad *to = part_out_at(a, part, tile);
+    UNROLL for (int i = 0; i < DIM / 8; i++) {
+        quad y;
+        UNROLL for (int c = 0; c < 4; c++) y.w[c] = float_bits(x.out[4 * i + c]);
+        to[i * CUDA_WARP] = y;
     }
 }
 
@@ -304,17 +322,26 @@ DEVICE void fold_run(draft_total &to, const draft_part &run, bool begin)
         *x = begin ? run.out[i] : fold_value(*x, before[i / 2 % 2], run.out[i], now[i / 2 % 2]);
     }
 }
-DEVICE void store_total(const draft_attend_args &a, const draft_work &w, const int query[2], int queries, const draft_total &x)
+/* By way of the lines of this warp's queries, which nobody needs any more. */
+DEVICE void store_total(const draft_attend_args &a, const draft_work &w, int first, int queries, unsigned char *tile,
+                        const draft_total &x)
 {
-    int per_group = a.heads / a.kv_heads, t = threadIdx.x % 4;
+    int per_group = a.heads / a.kv_heads, warp = (int)threadIdx.x / CUDA_WARP % 4, lane = threadIdx.x % CUDA_WARP, t = lane % 4;
     UNROLL for (int r = 0; r < 2; r++) {
-        if (query[r] >= queries) continue;
-        int64_t row = (int64_t)w.sequence * a.stride + query[r] / per_group;
-        uint16_t *to = a.attention + (row * a.heads + w.group * per_group + query[r] % per_group) * DIM + 2 * t;
+        float sum = sum_of_row(x.sum[r]);
         UNROLL for (int i = 0; i < DIM / 8; i++) {
             const float *from = x.out + (4 * i + 2 * r) * MULTIPLYING;
-            *(uint32_t *)(to + 8 * i) = round_pair(from[0] / x.sum[r], from[MULTIPLYING] / x.sum[r]);
+            uint32_t pair = round_pair(from[0] / sum, from[MULTIPLYING] / sum);
+            *(uint32_t *)(tile + i / 8 * QUERY_HALF + tile_unit(16 * warp + lane / 4 + 8 * r, i % 8) + 4 * t) = pair;
         }
+    }
+    WARP_SYNC();
+    UNROLL for (int i = 0; i < 8; i++) {
+        int line = 2 * i + lane / 16, unit = lane % 16, query = first + line;
+        if (query >= queries) continue;
+        int64_t row = (int64_t)w.sequence * a.stride + query / per_group, head = w.group * per_group + query % per_group;
+        ((quad *)(a.attention + (row * a.heads + head) * DIM))[unit] =
+            *(const quad *)(tile + unit / 8 * QUERY_HALF + tile_unit(16 * warp + line, unit % 8));
     }
 }
 
@@ -337,29 +364,38 @@ DEVICE void give_turn(int group)
 /* One of two warpgroups. */
 template <bool HALF>
 DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, const unsigned char *tiles,
-                     unsigned char *queries_tile, draft_control &control, float *total_out)
+                     unsigned char *queries_tile, draft_control &control, unsigned char *more)
 {
     int per_group = a.heads / a.kv_heads, queries = of.rows * per_group, group = (int)threadIdx.x / WARPGROUP;
     int thread = (int)threadIdx.x % WARPGROUP, line = thread / CUDA_WARP * 16 + thread % CUDA_WARP / 4;
     int query[2] = {w.first + group * LINES + line, w.first + group * LINES + line + 8};
     queries_tile += group * QUERY_BYTES;
-    float *factors = control.factor + group * LINES;
-    draft_total total = {{0, 0}, {0, 0}, total_out + threadIdx.x};
-    put_queries<HALF>(a, w, queries, queries_tile, factors);
-    others_read();
-    if (group == 0)
-        threads_meet<3, WARPGROUP>();
-    else
-        threads_meet<4, WARPGROUP>();
+    float *factors = control.factor + group * LINES, factor[2] = {a.scale, a.scale};
+    int tile = query[0] / 16; /* of 16 queries, this warp's */
+    draft_total total = {{0, 0}, {0, 0}, (float *)more + threadIdx.x};
+    put_queries(a, w, queries, queries_tile);
     if (w.own) {
         draft_part own;
-        attend_own(a, w, of.rows, query, queries, own);
+        put_own(a, w, of.rows, more);
+        threads_meet<3, MULTIPLYING>();
+        attend_own(a, of.rows, queries_tile, more, own);
+        threads_meet<3, MULTIPLYING>(); /* both have read what the total takes the place of */
         if (a.mode == DRAFT_WHOLE)
             fold_run(total, own, true);
         else
-            store_part(a, w, a.mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : of.blocks - 1, query, queries, own);
+            store_part(a, w, a.mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : of.blocks - 1, tile, queries, own);
     }
-    float factor[2] = {factors[line], factors[line + 8]};
+    if (HALF) {
+        WARP_SYNC();
+        halve_queries(a, queries_tile, factors);
+        WARP_SYNC();
+        factor[0] = factors[line], factor[1] = factors[line + 8];
+    }
+    others_read();
+    if (group == 0)
+        threads_meet<4, WARPGROUP>();
+    else
+        threads_meet<5, WARPGROUP>();
     int n = 0;
     for (int run = w.run, b = w.begin; run < w.run_end; run++) {
         int end = a.mode == DRAFT_BLOCKS ? w.end : run_begin(of.blocks - 1, run + 1);
@@ -370,57 +406,60 @@ DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const
             int stage = n % RING, turn = n / RING % 2;
             const unsigned char *keys = tiles + stage * TILE_BYTES, *values = keys + RING * TILE_BYTES;
             key_span least = span_of(a, of, b, of.rows - 1);
-            float top[2], sum[2], before[2], now[2];
+            float s[64], out[64], top[2], base[2], sum[2][2] = {{0, 0}, {0, 0}}, before[2], now[2];
             uint32_t weights[32];
-            {
-                float s[64];
-                arrivals_wait(control.full[0] + stage, turn);
-                if (group || n) await_turn(group);
-                multiply_keys<HALF>(s, queries_tile, keys);
-                if (!group || b + 1 < w.end) give_turn(group);
-                wgmma_wait<0>(s);
-                WARP_SYNC();
-                if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[0] + stage);
-                if (least.first <= 0 && least.end >= CUDA_BLOCK_TOKENS) {
-                    int none[2] = {0, 0};
-                    weigh<HALF, false, 16>(s, factor, none, none, weights, top, sum);
-                } else {
-                    int first[2];
-                    int ends[2];
-                    UNROLL for (int r = 0; r < 2; r++) {
-                        key_span span = span_of(a, of, b, query[r] / per_group);
-                        first[r] = span.first, ends[r] = span.end;
-                    }
-                    weigh<HALF, true, 16>(s, factor, first, ends, weights, top, sum);
+            arrivals_wait(control.full[0] + stage, turn);
+            if (group || n) await_turn(group);
+            multiply_keys<HALF>(s, queries_tile, keys);
+            if (!group || b + 1 < w.end) give_turn(group);
+            wgmma_wait<0>(s);
+            WARP_SYNC();
+            if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[0] + stage);
+            int first[2] = {0, 0}, ends[2] = {0, 0};
+            if (least.first <= 0 && least.end >= CUDA_BLOCK_TOKENS) {
+                find_tops<false, 16>(s, factor, first, ends, top, base);
+            } else {
+                UNROLL for (int r = 0; r < 2; r++) {
+                    key_span span = span_of(a, of, b, query[r] / per_group);
+                    first[r] = span.first, ends[r] = span.end;
                 }
+                find_tops<true, 16>(s, factor, first, ends, top, base);
             }
-            float out[64];
+            weigh<HALF, 0, 8, 16>(s, factor, base, weights, sum);
             arrivals_wait(control.full[1] + stage, turn);
-            multiply_values<HALF>(out, weights, values);
+            multiply_values<HALF, 0, 4>(out, weights, values);
+            arrivals_wait(control.full[1] + stage, turn); /* it has ended: nothing behind it is done before it */
+            weigh<HALF, 8, 16, 16>(s, factor, base, weights, sum);
+            multiply_values<HALF, 4, 8>(out, weights, values);
             UNROLL for (int r = 0; r < 2; r++) {
                 fold_step(state.top[r], top[r], before[r], now[r]);
-                state.sum[r] = fold_value(state.sum[r], before[r], sum[r], now[r]);
+                state.sum[r] = fold_value(state.sum[r], before[r], sum[r][0] + sum[r][1], now[r]);
             }
+            if (lane_ballot(before[0] != 1 || before[1] != 1)) /* most blocks have no new maximum */
+                UNROLL for (int i = 0; i < 64; i++) state.out[i] *= before[i / 2 % 2];
             wgmma_wait<0>(out);
             WARP_SYNC();
             if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[1] + stage);
-            UNROLL for (int i = 0; i < 64; i++)
-                state.out[i] = fold_value(state.out[i], before[i / 2 % 2], out[i], now[i / 2 % 2]);
+            UNROLL for (int i = 0; i < 64; i++) state.out[i] = fused(out[i], now[i / 2 % 2], state.out[i]);
         }
         if (a.mode == DRAFT_WHOLE)
             fold_run(total, state, false);
         else
-            store_part(a, w, run, query, queries, state);
+            store_part(a, w, run, tile, queries, state);
     }
-    if (a.mode == DRAFT_WHOLE) store_total(a, w, query, queries, total);
+    if (a.mode != DRAFT_WHOLE) return;
+    if (group == 0)
+        threads_meet<4, WARPGROUP>();
+    else
+        threads_meet<5, WARPGROUP>();
+    store_total(a, w, 16 * tile, queries, queries_tile, total);
 }
 
 template <bool HALF> DEVICE void attend(const draft_attend_args &a)
 {
     unsigned char *queries = TILES(unsigned char), *tiles = queries + 2 * QUERY_BYTES;
     draft_control &control = *(draft_control *)(tiles + 2 * RING * TILE_BYTES);
-    float *total = (float *)(queries + DRAFT_HOPPER_SHARED);
-    const draft_sequence &of = a.sequence[blockIdx.z];
+    const draft_sequence of = a.sequence[blockIdx.z]; /* in registers: barriers would have it read again */
     if (a.mode == DRAFT_BLOCKS && (int)blockIdx.x >= of.blocks) return;
     draft_work w = find_work(a, of);
     int group = threadIdx.x / WARPGROUP;
@@ -433,10 +472,10 @@ template <bool HALF> DEVICE void attend(const draft_attend_args &a)
     }
     BLOCK_SYNC();
     if (group < 2) {
-        registers_take<184>();
-        multiply<HALF>(a, of, w, tiles, queries, control, total);
+        registers_take<200>();
+        multiply<HALF>(a, of, w, tiles, queries, control, queries + DRAFT_HOPPER_SHARED);
     } else {
-        registers_give<72>();
+        registers_give<56>();
         if (w.begin >= w.end) return;
         if (group == 2 && HALF)
             bring_e4m3<false>(a, of, w, tiles, control.full[0], control.empty[0]);

@@ -64,11 +64,11 @@ DEVICE float draw_noise(uint32_t x)
     return -draw_log(-draw_log1p(-u));
 }
 
-DEVICE int draw_zeros(uint32_t x) /* leading */
-{
-    x |= x >> 1, x |= x >> 2, x |= x >> 4, x |= x >> 8, x |= x >> 16;
-    return 32 - count_bits(x);
-}
+/* Of u with that many leading zero bits the noise is at most the one, and at least the other. */
+DEVICE float draw_most(float zeros) { return (zeros + 1) * 0.6932f; }
+DEVICE float draw_least(float zeros) { return zeros > 0 ? zeros * 0.693f - 0.76f : -2.9f; }
+/* As a number, without a conversion. */
+DEVICE float draw_zeros(uint32_t x) { return bits_float(0x4B000000u | (uint32_t)leading_zeros(x)) - 0x1p23f; }
 
 /* ---- The order of logits ----------------------------------------------------------------------------------------- */
 
@@ -79,6 +79,34 @@ DEVICE int draw_zeros(uint32_t x) /* leading */
 DEVICE float draw_clean(float x) { return x <= DRAW_MOST ? x : x != x ? DRAW_NONE : DRAW_MOST; }
 /* No -0, which keys would tell from 0. */
 DEVICE float draw_scale(float z, float temperature) { return draw_clean(draw_clean(z) / temperature + 0.0f); }
+
+/* Scaling of many. Both logits and temperature of usual size: two Newton steps from the product with 1 / temperature are the
+ * quotient, rounded once. */
+struct draw_scaling {
+    float temperature, inverse; /* 0: of unusual size */
+};
+DEVICE draw_scaling draw_scaling_of(const draw_stream &in)
+{
+    bool usual = in.temperature >= 0x1p-30f && in.temperature <= 0x1p30f;
+    return {in.temperature, usual ? 1 / in.temperature : 0};
+}
+DEVICE void draw_scale_four(const draw_scaling &by, float z[4])
+{
+    bool usual = by.inverse != 0;
+    UNROLL
+    for (int i = 0; i < 4; i++) usual &= (float_bits(z[i]) & 0x7FFFFFFFu) - 0x20000000u < 0x40000000u; /* 2^-63 .. 2^65 */
+    if (!usual) {
+        UNROLL
+        for (int i = 0; i < 4; i++) z[i] = draw_scale(z[i], by.temperature);
+    } else if (by.temperature != 1) {
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            float q = z[i] * by.inverse;
+            q = fused(fused(-q, by.temperature, z[i]), by.inverse, q);
+            z[i] = fused(fused(-q, by.temperature, z[i]), by.inverse, q);
+        }
+    }
+}
 
 /* Bits that order as numbers do. */
 DEVICE uint32_t draw_key(float z)
@@ -130,31 +158,39 @@ DEVICE uint64_t draw_place(const draw_best &best) { return best.id < 0 ? 0 : dra
 
 /*
  * z + noise of N times four logits, those of n from id `first` + n * step on, a multiple of four; those of -inf have no part.
- * All lanes of a warp come, with logits of one row. Of u with n leading zero bits the noise is between (n - 1) ln 2 - 0.07, or
- * -2.9, and (n + 1) ln 2, so most logits need no logarithm: `bound`, -inf at first, is what one of the warp's logits reaches.
+ * All lanes of a warp come, with logits of one row. Most logits need no logarithm: `bound`, -inf at first, is what one of the
+ * warp's logits reaches.
  */
 template <int N>
 DEVICE void draw_noisy(draw_best &best, float &bound, const draw_stream &in, const float (&z)[N][4], int first, int step)
 {
     uint32_t x[N][4];
-    float reached = bound;
+    bool begin = bound == DRAW_NONE;
+    float most = DRAW_NONE, reached = DRAW_NONE;
     UNROLL for (int n = 0; n < N; n++) {
         float top = max(max(z[n][0], z[n][1]), max(z[n][2], z[n][3]));
         UNROLL for (int i = 0; i < 4; i++) x[n][i] = ~0u;
         if (top == DRAW_NONE || top + 33 * 0.6932f < bound) continue;
         draw_quad(in, (uint32_t)(first + n * step) / 4, x[n]);
         UNROLL for (int i = 0; i < 4; i++) {
-            int zeros = draw_zeros(x[n][i]);
-            reached = max(reached, z[n][i] + (zeros ? (float)zeros * 0.693f - 0.76f : -2.9f));
+            float zeros = draw_zeros(x[n][i]);
+            most = max(most, z[n][i] + draw_most(zeros));
+            if (begin) reached = max(reached, z[n][i] + draw_least(zeros));
         }
     }
-    UNROLL for (int mask = 16; mask > 0; mask /= 2) reached = max(reached, lane_xor(reached, mask));
-    bound = reached;
+    if (begin) {
+        UNROLL for (int mask = 16; mask > 0; mask /= 2) reached = max(reached, lane_xor(reached, mask));
+        bound = reached;
+    }
+    if (!lane_ballot(most > DRAW_NONE && most >= bound)) return;
     UNROLL for (int n = 0; n < N; n++)
         UNROLL for (int i = 0; i < 4; i++) {
-            if (z[n][i] == DRAW_NONE || z[n][i] + (float)(draw_zeros(x[n][i]) + 1) * 0.6932f < bound) continue;
+            if (z[n][i] == DRAW_NONE || z[n][i] + draw_most(draw_zeros(x[n][i])) < bound) continue;
             draw_take(best, z[n][i] + draw_noise(x[n][i]), first + n * step + i);
         }
+    reached = best.top;
+    UNROLL for (int mask = 16; mask > 0; mask /= 2) reached = max(reached, lane_xor(reached, mask));
+    bound = max(bound, reached);
 }
 
 /* The best of a warp, in all lanes. */

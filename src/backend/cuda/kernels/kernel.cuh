@@ -59,6 +59,7 @@ DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which)
     return out;
 }
 DEVICE int unseen(int x) { return x; }
+DEVICE int leading_zeros(uint32_t x) { return x ? __builtin_clz(x) : 32; }
 DEVICE uint32_t arrive(uint32_t *at)
 {
     uint32_t before = *at;
@@ -134,6 +135,7 @@ DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 /* One rounding; products and sums elsewhere are never contracted (nvcc --fmad=false). */
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE int count_bits(uint32_t x) { return __popc(x); }
+DEVICE int leading_zeros(uint32_t x) { return __clz((int)x); } /* of 0: 32 */
 /* x, of which the compiler knows nothing: what follows from it is computed again in every turn of a loop, not kept in
  * registers. */
 DEVICE int unseen(int x)

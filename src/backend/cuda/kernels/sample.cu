@@ -79,19 +79,20 @@ DEVICE scan_share share_of(const sample_args &a)
 DEVICE void load_fours(const sample_args &a, const sample_row_args &how, int base, int end, float (&z)[SAMPLE_PICK_FOURS][4])
 {
     const float *row = a.logits + (int64_t)how.logit_row * a.vocab;
-    UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) {
-        int four = base + n * SAMPLE_PICK_THREADS;
-        UNROLL for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
-        if (four < end) draw_four(row, 4 * four, a.vocab, z[n]);
+    if (a.vocab % 4 == 0 && base + (SAMPLE_PICK_FOURS - 1) * SAMPLE_PICK_THREADS < end) {
+        quad q[SAMPLE_PICK_FOURS];
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) q[n] = ((const quad *)row)[base + n * SAMPLE_PICK_THREADS];
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
+            UNROLL for (int i = 0; i < 4; i++) z[n][i] = bits_float(q[n].w[i]);
+    } else {
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) {
+            int four = base + n * SAMPLE_PICK_THREADS;
+            UNROLL for (int i = 0; i < 4; i++) z[n][i] = DRAW_NONE;
+            if (four < end) draw_four(row, 4 * four, a.vocab, z[n]);
+        }
     }
     if (!how.mask) return;
     UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) draw_mask(how.mask, 4 * (base + n * SAMPLE_PICK_THREADS), a.vocab, z[n]);
-}
-DEVICE void scale_fours(const sample_row_args &how, float (&z)[SAMPLE_PICK_FOURS][4])
-{
-    UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
-        UNROLL for (int i = 0; i < 4; i++)
-            z[n][i] = how.stream.greedy ? draw_clean(z[n][i]) : draw_scale(z[n][i], how.stream.temperature);
 }
 
 /* The best of a block's part, of keys from `floor` on. */
@@ -102,17 +103,23 @@ DEVICE uint64_t best_of_share(const sample_args &a, const sample_row_args &how, 
     scan_share share = share_of(a);
     draw_best best = {DRAW_NONE, -1};
     float bound = DRAW_NONE;
+    draw_scaling scaling = draw_scaling_of(how.stream);
     for (int base = share.begin; base < share.end; base += step) {
         int four = base + (int)threadIdx.x;
         float z[SAMPLE_PICK_FOURS][4];
         load_fours(a, how, four, share.end, z);
-        scale_fours(how, z);
-        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
-            UNROLL for (int i = 0; i < 4; i++) {
-                if (draw_key(z[n][i]) < floor) z[n][i] = DRAW_NONE;
-                if (how.stream.greedy) draw_take(best, z[n][i], 4 * (four + n * SAMPLE_PICK_THREADS) + i);
-            }
-        if (!how.stream.greedy) draw_noisy(best, bound, how.stream, z, 4 * four, 4 * SAMPLE_PICK_THREADS);
+        if (how.stream.greedy) {
+            UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
+                UNROLL for (int i = 0; i < 4; i++)
+                    draw_take(best, draw_clean(z[n][i]), 4 * (four + n * SAMPLE_PICK_THREADS) + i);
+            continue;
+        }
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) draw_scale_four(scaling, z[n]);
+        if (floor)
+            UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
+                UNROLL for (int i = 0; i < 4; i++)
+                    if (draw_key(z[n][i]) < floor) z[n][i] = DRAW_NONE;
+        draw_noisy(best, bound, how.stream, z, 4 * four, 4 * SAMPLE_PICK_THREADS);
     }
     uint64_t place = draw_best_of_warp(draw_place(best));
     if (threadIdx.x % CUDA_WARP == 0) part[threadIdx.x / CUDA_WARP] = place;
@@ -145,7 +152,7 @@ DEVICE void maxima_of_share(const sample_args &a, const sample_row_args &how)
 
 KERNEL(sample_scan, sample_args)
 {
-    const sample_row_args &how = a.row[blockIdx.y];
+    const sample_row_args how = a.row[blockIdx.y];
     if (how.kind != SAMPLE_ALL) {
         maxima_of_share(a, how);
         return;
@@ -155,12 +162,15 @@ KERNEL(sample_scan, sample_args)
 }
 
 /* The largest of a block, in all threads; `part` has a number a warp. */
-DEVICE float most_of_block(float x, float *part)
+template <int THREADS> DEVICE float most_of_block(float x, float *part)
 {
     UNROLL for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, lane_xor(x, mask));
     if (threadIdx.x % CUDA_WARP == 0) part[threadIdx.x / CUDA_WARP] = x;
     BLOCK_SYNC();
-    for (unsigned i = 0; i < blockDim.x / CUDA_WARP; i++) x = fmaxf(x, part[i]);
+    UNROLL for (int i = 0; i < THREADS / CUDA_WARP / 4; i++) {
+        quad q = ((const quad *)part)[i];
+        UNROLL for (int j = 0; j < 4; j++) x = fmaxf(x, bits_float(q.w[j]));
+    }
     return x;
 }
 DEVICE int groups_of(const sample_args &a) { return (a.vocab + 4 * a.fours - 1) / (4 * a.fours); }
@@ -169,19 +179,20 @@ KERNEL(sample_mass, sample_args)
 {
     SHARED(float, most_part, SAMPLE_PICK_THREADS / CUDA_WARP);
     SHARED(uint64_t, part, SAMPLE_PICK_THREADS / CUDA_WARP);
-    const sample_row_args &how = a.row[blockIdx.y];
+    const sample_row_args how = a.row[blockIdx.y];
     if (how.kind != SAMPLE_LISTED || cut_by_count(a, how)) return;
     const float *maxima = a.maxima + (int64_t)blockIdx.y * SAMPLE_GROUPS;
     float most = DRAW_NONE;
     for (int i = threadIdx.x; i < groups_of(a); i += SAMPLE_PICK_THREADS) most = fmaxf(most, maxima[i]);
-    float top = draw_scale(most_of_block(most, most_part), how.stream.temperature);
+    float top = draw_scale(most_of_block<SAMPLE_PICK_THREADS>(most, most_part), how.stream.temperature);
     uint32_t floor = floor_of(how, top);
     scan_share share = share_of(a);
+    draw_scaling scaling = draw_scaling_of(how.stream);
     uint64_t sum = 0;
     for (int base = share.begin; base < share.end; base += SAMPLE_PICK_THREADS * SAMPLE_PICK_FOURS) {
         float z[SAMPLE_PICK_FOURS][4];
         load_fours(a, how, base + (int)threadIdx.x, share.end, z);
-        scale_fours(how, z);
+        UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++) draw_scale_four(scaling, z[n]);
         UNROLL for (int n = 0; n < SAMPLE_PICK_FOURS; n++)
             UNROLL for (int i = 0; i < 4; i++)
                 if (draw_key(z[n][i]) >= floor) sum += weight_of(z[n][i] - top);
@@ -245,7 +256,7 @@ DEVICE uint32_t find_threshold(cut_memory &m, const uint32_t (&own)[OWN_GROUPS],
 /* list in descending order into `sorted`, where it has `count` entries, all different. */
 DEVICE void sort_list(cut_memory &m, int count)
 {
-    enum { RANKED = 256 }; /* each looks how many are above it */
+    enum { RANKED = 256, EACH = SAMPLE_THREADS / RANKED }; /* so many threads look how many are above one */
     if (count > RANKED) {
         int padded = RANKED;
         while (padded < count) padded *= 2;
@@ -254,11 +265,12 @@ DEVICE void sort_list(cut_memory &m, int count)
         sort_down(m.sorted, padded);
         return;
     }
-    if ((int)threadIdx.x < count) {
-        uint64_t own = m.list[threadIdx.x];
-        int rank = 0;
-        for (int i = 0; i < count; i++) rank += m.list[i] > own;
-        m.sorted[rank] = own;
+    int entry = (int)threadIdx.x / EACH, rank = 0;
+    uint64_t own = entry < count ? m.list[entry] : 0;
+    if (entry - entry % (CUDA_WARP / EACH) < count) { /* whole warps */
+        _Pragma("unroll 4") for (int i = threadIdx.x % EACH; i < count; i += EACH) rank += m.list[i] > own;
+        UNROLL for (int mask = 1; mask < EACH; mask *= 2) rank += lane_xor(rank, mask);
+        if (entry < count && threadIdx.x % EACH == 0) m.sorted[rank] = own;
     }
     BLOCK_SYNC();
 }
@@ -285,9 +297,10 @@ DEVICE int cut_by_mass(cut_memory &m, int kept, float top_p, float top, uint64_t
     if (threadIdx.x == 0) m.kept = 0;
     BLOCK_SYNC();
     uint64_t before = warp - sum, whole = 0;
-    for (int i = 0; i < CUT_WARPS; i++) {
-        if (i < (int)threadIdx.x / CUDA_WARP) before += m.part[i];
-        whole += m.part[i];
+    UNROLL for (int i = 0; i < CUT_WARPS; i++) {
+        uint64_t part = m.part[i];
+        whole += part;
+        if (i < (int)threadIdx.x / CUDA_WARP) before += part;
     }
     double target = ceil((double)top_p * (double)(all ? all : whole));
     uint64_t least = target > 1 ? (uint64_t)target : 1;
@@ -309,7 +322,7 @@ DEVICE uint64_t mass_of_row(const sample_args &a, cut_memory &m)
     if (threadIdx.x % CUDA_WARP == 0) m.part[threadIdx.x / CUDA_WARP] = sum;
     BLOCK_SYNC();
     sum = 0;
-    for (int i = 0; i < CUT_WARPS; i++) sum += m.part[i];
+    UNROLL for (int i = 0; i < CUT_WARPS; i++) sum += m.part[i];
     BLOCK_SYNC();
     return sum;
 }
@@ -321,7 +334,7 @@ DEVICE uint64_t best_of_block(cut_memory &m, uint64_t place)
     BLOCK_SYNC(); /* `part` has been read */
     if (threadIdx.x % CUDA_WARP == 0) m.part[threadIdx.x / CUDA_WARP] = place;
     BLOCK_SYNC();
-    for (int i = 0; i < CUT_WARPS; i++)
+    UNROLL for (int i = 0; i < CUT_WARPS; i++)
         if (m.part[i] > place) place = m.part[i];
     return place;
 }
@@ -340,7 +353,7 @@ DEVICE int32_t cut_and_draw(const sample_args &a, const sample_row_args &how, cu
         most = fmaxf(most, value[i]);
     }
     if (threadIdx.x == 0) m.groups = m.listed = 0;
-    float top = most_of_block(most, (float *)m.part);
+    float top = most_of_block<SAMPLE_THREADS>(most, (float *)m.part);
     if (!(top > DRAW_NONE)) return -1;
     uint32_t floor = floor_of(how, top);
     if (how.kind == SAMPLE_BOUNDED) {
@@ -403,7 +416,7 @@ DEVICE int32_t best_of_parts(const sample_args &a)
 KERNEL(sample_cut, sample_args)
 {
     SHARED(cut_memory, memory, 1);
-    const sample_row_args &how = a.row[blockIdx.x];
+    const sample_row_args how = a.row[blockIdx.x];
     int32_t id;
     if (how.kind == SAMPLE_ALL) {
         if (threadIdx.x >= CUDA_WARP) return;
@@ -418,7 +431,7 @@ KERNEL(sample_cut, sample_args)
 
 KERNEL(sample_pick, sample_args)
 {
-    const sample_row_args &how = a.row[blockIdx.y];
+    const sample_row_args how = a.row[blockIdx.y];
     if (how.kind != SAMPLE_BOUNDED) return;
     uint64_t place = best_of_share(a, how, a.bound[blockIdx.y].key);
     if (threadIdx.x == 0) a.best[(int64_t)blockIdx.y * a.chunks + blockIdx.x] = place;
