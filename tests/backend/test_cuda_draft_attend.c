@@ -173,11 +173,13 @@ static uint16_t *run(gpu *g, const attention *a, int mode)
                    (size_t)(2 * CUDA_BLOCK_TOKENS * (DIM + DRAFT_PAD)) * sizeof(uint16_t), &args, sizeof args);
     else
         device_run(g, a->fp8 ? "draft_attend_fp8" : "draft_attend_bf16", across, KV_HEADS * args.tiles, SEQUENCES,
-                   DRAFT_HOPPER_THREADS, (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN),
-                   &args, sizeof args);
+                   DRAFT_HOPPER_THREADS,
+                   (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN), &args,
+                   sizeof args);
     int tiles = QUERIES / 16, warps = DRAFT_FOLD_THREADS / CUDA_WARP;
     if (mode <= DRAFT_BLOCKS)
-        device_run(g, "draft_fold", tiles * DIM / 8, KV_HEADS, SEQUENCES, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
+        device_run(g, "draft_fold", tiles * DIM / 8, KV_HEADS, SEQUENCES, DRAFT_RUNS * CUDA_WARP, 0, &args,
+                   sizeof args);
     else if (mode == DRAFT_BY_RUNS)
         device_run(g, "draft_fold_runs", tiles * DIM / 8 / warps, KV_HEADS, SEQUENCES, DRAFT_FOLD_THREADS, 0, &args,
                    sizeof args);
@@ -240,7 +242,15 @@ static void attends_bf16(void **state)
 /* Launches of every mode at the released sizes, for a profiler: 32 sequences behind full windows, and one. */
 static void launch_released(void)
 {
-    enum { COUNT = 32, OF = 33, GROUPS = 4, ROWS = 7, ALL = 64, BYTES = 2 * CUDA_BLOCK_TOKENS * DIM, PAGE = GROUPS * BYTES };
+    enum {
+        COUNT = 32,
+        OF = 33,
+        GROUPS = 4,
+        ROWS = 7,
+        ALL = 64,
+        BYTES = 2 * CUDA_BLOCK_TOKENS * DIM,
+        PAGE = GROUPS * BYTES
+    };
     gpu *g = device_open();
     size_t bytes = (size_t)COUNT * (OF - 1) * PAGE, halves = (size_t)COUNT * ROWS * ALL * DIM;
     uint8_t *cache = malloc(bytes);
@@ -253,7 +263,8 @@ static void launch_released(void)
     }
     for (size_t i = 0; i < halves; i++) q[i] = random_normal();
     for (int i = 0; i < COUNT * OF; i++) table[i] = (i / OF * (OF - 1) + i % OF) % (COUNT * (OF - 1));
-    for (int s = 0; s < COUNT; s++) sequence[s] = (draft_sequence){.position = 4096, .blocks = OF, .rows = ROWS, .wanted = ROWS};
+    for (int s = 0; s < COUNT; s++)
+        sequence[s] = (draft_sequence){.position = 4096, .blocks = OF, .rows = ROWS, .wanted = ROWS};
     draft_attend_args args = {.sequence = device_put(g, sequence, sizeof sequence),
                               .cache = {.base = device_put(g, cache, bytes),
                                         .row_bytes = PAGE,
@@ -281,13 +292,18 @@ static void launch_released(void)
     for (int i = 0; i < 30; i++) {
         int mode = i / 5 % 3, count = counts[mode][i % 5], warps = DRAFT_FOLD_THREADS / CUDA_WARP;
         args.mode = mode, args.places = mode == DRAFT_BLOCKS ? OF : DRAFT_RUNS + 1;
-        device_run(g, "draft_attend_fp8", mode == DRAFT_BLOCKS ? (int)OF : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : 1, GROUPS,
-                   count, DRAFT_HOPPER_THREADS,
-                   (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN), &args, sizeof args);
+        device_run(g, "draft_attend_fp8",
+                   mode == DRAFT_BLOCKS    ? (int)OF
+                   : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS
+                                           : 1,
+                   GROUPS, count, DRAFT_HOPPER_THREADS,
+                   (size_t)DRAFT_HOPPER_SHARED + (mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN), &args,
+                   sizeof args);
         if (mode == DRAFT_BLOCKS)
             device_run(g, "draft_fold", 7 * DIM / 8, GROUPS, count, DRAFT_RUNS * CUDA_WARP, 0, &args, sizeof args);
         if (mode == DRAFT_BY_RUNS)
-            device_run(g, "draft_fold_runs", 7 * DIM / 8 / warps, GROUPS, count, DRAFT_FOLD_THREADS, 0, &args, sizeof args);
+            device_run(g, "draft_fold_runs", 7 * DIM / 8 / warps, GROUPS, count, DRAFT_FOLD_THREADS, 0, &args,
+                       sizeof args);
     }
     free(device_get(g, args.attention, 2));
 }

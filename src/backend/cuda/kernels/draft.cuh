@@ -34,8 +34,8 @@ DEVICE float fold_value(float x, float before, float y, float now) { return fuse
 /*
  * A part is what some keys give the queries of a head, in tiles of 16 queries as the tensor cores leave them. Maxima and sums:
  * [tile][2][lane][2], of query lane / 4, then of query lane / 4 + 8; the four lanes of a query have the sums of their own tokens.
- * Outputs: [tile][eight dims][lane][4], of the first of these queries dims 2 (lane % 4) and the next one of the eight, then of the
- * other. So a warp writes and reads 512 bytes at once.
+ * Outputs: [tile][eight dims][lane][4], of the first of these queries dims 2 (lane % 4) and the next one of the eight, then of
+ * the other. So a warp writes and reads 512 bytes at once.
  */
 struct fold_state {
     float top[2], sum[2], out[4];

@@ -14,6 +14,9 @@
  * Bytes: 4 * vocab once, and vocab / 8 of a mask, which rows share and the second-level cache holds: 51 MB for 64 rows of
  * 200,064 ids, 12 us at 4.2 TB/s. Noise is ten rounds of Philox for four ids, some 130 instructions with what is around them, 3.2
  * million times for 64 rows: 14 us of all issue slots. A row alone is latency: two launches and the dozen barriers of sample_cut.
+ *
+ * H200, 2026-12-01, 1, 8 and 64 rows of 200,064 ids: greedy 6.8, 9.3, 18.9 us; temperature 1 10.7, 18.8, 46.9; top-k 40 and top-p
+ * 0.95 18.5, 21, 36.
  */
 #include "backend/cuda/kernels/draw.cuh"
 
