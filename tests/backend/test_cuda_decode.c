@@ -191,11 +191,13 @@ static void long_selection(void **state)
         check(b.ops->cache_open(b.backend, &b.layout, LONG_BLOCKS, &b.cache, &err), &err);
         check(b.ops->step_open(b.backend, &limits, &b.step, &err), &err);
         fill_cache(&b, LONG_BLOCKS);
-        for (int i = 0; i < LONG; i++) table[i] = i * 7 % LONG_BLOCKS;
         ops_rows rows = {.count = heads == 1 ? 1 : 2, .sequence = sequence, .position = position, .token = token,
                          .slot = slot, .flags = flags, .sequences = 1, .block_table = table, .block_table_stride = LONG};
         if (heads == 1) position[0] = LONG * 128 - 1;
-        check_selection(&b, &rows, 8, LONG);
+        for (int period = 32; period <= LONG_BLOCKS; period += LONG_BLOCKS - 32) { /* 32: a lane of a warp has all of the best */
+            for (int i = 0; i < LONG; i++) table[i] = i * 7 % period;
+            check_selection(&b, &rows, 8, LONG);
+        }
         b.ops->step_close(b.step);
         b.ops->cache_close(b.cache);
         b.ops->close(b.backend);

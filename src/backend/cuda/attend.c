@@ -271,6 +271,33 @@ static int32_t group_of_rows(const ops_step *step, int32_t longest)
     return longest;
 }
 
+/* Thread blocks for runs of a sequence's rows, each with at most `share`. */
+static int64_t spans_of_runs(const ops_step *step, int64_t share, int64_t *runs)
+{
+    int64_t spans = 0;
+    *runs = 0;
+    for (int32_t t = 0; t < step->rows.count; t++)
+        if (t + 1 == step->rows.count || step->rows.sequence[t + 1] != step->rows.sequence[t]) {
+            spans += (cuda_rounded_up(visible_blocks(step, t)) * DECODE_SHARE + share - 1) / share;
+            ++*runs;
+        }
+    return spans;
+}
+
+/* The smallest share, in steps, with which all thread blocks are on the GPU at once, where there is one. */
+static int32_t share_of_runs(const ops_step *step, int64_t resident)
+{
+    enum { TRIES = 8, MOST = (DECODE_RUN - 1) * DECODE_SHARE };
+    int64_t runs, total = spans_of_runs(step, 1, &runs), least = (total + resident - 1) / resident, share = MOST;
+    /* No run has more than one thread block beyond its part of `total`. */
+    int64_t enough = runs < resident ? (total + resident - runs - 1) / (resident - runs) : MOST;
+    for (int i = 4 * runs > resident ? TRIES : 0; i <= TRIES; i++) {
+        share = least + (enough - least) * i / TRIES;
+        if (i == TRIES || spans_of_runs(step, share, &runs) <= resident) break;
+    }
+    return (int32_t)(share < DECODE_SHARE ? DECODE_SHARE : share > MOST ? MOST : share);
+}
+
 /* Scores and lists in one launch, if there is a kernel for it. */
 static bool select_at_once(ops_step *step, int layer)
 {
@@ -295,22 +322,16 @@ static bool select_at_once(ops_step *step, int layer)
         .layer = layer,
         .group = group_of_rows(step, longest),
     };
-    /* As many warps as are on the GPU shall have something to do, and thread blocks shall come in two waves at least.
-     */
-    int64_t most = cuda_rounded_up(most_visible(step)), total = 0,
-            resident = (columns > 8 ? 2 : 3) * (int64_t)b->info.processors;
-    for (int32_t t = 0; t < step->rows.count; t++)
-        if (t + 1 == step->rows.count || step->rows.sequence[t + 1] != step->rows.sequence[t])
-            total += cuda_rounded_up(visible_blocks(step, t));
-    total = cuda_rounded_up(total);
-    args.parts = total >= resident * DECODE_WARPS ? 1 : 2 * total >= resident * DECODE_WARPS || columns > 8 ? 2 : 4;
-    int64_t turns = args.parts > 1 ? 1 : total / (2 * resident * DECODE_WARPS);
-    args.run = DECODE_WARPS / args.parts * (int32_t)(turns < 1 ? 1 : turns > 8 ? 8 : turns);
-    if (most > 65535 * (int64_t)args.run) return false;
-    int spans = most <= m->index_top ? 1 : (int)((most + args.run - 1) / args.run);
-    const char *name = columns <= 8 ? "index_decode_8" : columns <= 16 ? "index_decode_16" : "index_decode_32";
-    cuda_launch(step, name, (step->rows.count + args.group - 1) / args.group, spans, 1, DECODE_WARPS * CUDA_WARP, 0,
-                &args, sizeof args);
+    int64_t most = cuda_rounded_up(most_visible(step));
+    args.share = share_of_runs(step, (columns > 8 ? 2 : 3) * (int64_t)b->info.processors);
+    int64_t spans = most <= m->index_top ? 1 : (most * DECODE_SHARE + args.share - 1) / args.share;
+    if (spans > 65535) return false;
+    char name[64];
+    int32_t room = columns <= 8 ? 8 : columns <= 16 ? 16 : 32, shared = index_decode_shared(room, args.share);
+    if ((size_t)shared > b->info.shared) return false;
+    snprintf(name, sizeof name, "index_decode_%d", (int)room);
+    cuda_launch(step, name, (step->rows.count + args.group - 1) / args.group, (int)spans, 1, DECODE_WARPS * CUDA_WARP,
+                (size_t)shared, &args, sizeof args);
     return true;
 }
 

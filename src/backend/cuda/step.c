@@ -23,7 +23,8 @@ hy_status cuda_step_alloc(ops_step *step, size_t count, size_t size, const char 
     ops_backend *b = step->backend;
     size_t bytes;
     void *memory;
-    if (!size_mul(count ? count : 1, size, &bytes)) return error_memory(err, what, SIZE_MAX);
+    if (!size_mul(count ? count : 1, size, &bytes) || bytes > SIZE_MAX - 15) return error_memory(err, what, SIZE_MAX);
+    bytes = (bytes + 15) / 16 * 16; /* whole quads, which kernels load */
     if (!memory_reserve((void **)&step->owned, &step->owned_room, step->owned_count + 1, sizeof *step->owned))
         return error_memory(err, what, sizeof *step->owned);
     hy_status status = b->gpu->calls->alloc(b->gpu, bytes, what, &memory, err);

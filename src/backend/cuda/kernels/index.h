@@ -10,6 +10,12 @@ enum {
     INDEX_TOP = 32,     /* most blocks that are selected */
     TOP_WARPS = 8,      /* of index_top and index_select, at most */
     DECODE_WARPS = 8,   /* of index_decode */
+    DECODE_PIECE = 32,  /* tokens that a warp of it takes at once */
+    DECODE_PIECES = 4,  /* of a block */
+    DECODE_STAGES = 2,  /* pieces of a warp on their way */
+    DECODE_LINES = 256, /* of 256 bytes: half of them a table, the other one keys on their way */
+    DECODE_RUN = 64,    /* blocks of a thread block, at most */
+    DECODE_SHARE = 256, /* parts of a block */
     DECODE_COLUMNS = 32, /* index heads of rows that share a block there, at most */
 };
 
@@ -61,8 +67,14 @@ typedef struct index_decode_args {
     int64_t layer_offset;
     int32_t heads, top, local, max_blocks, layer;
     int32_t group; /* rows of a thread block: one run and padding behind it; 1: a run wherever one begins */
-    int32_t run;   /* blocks of a thread block */
-    int32_t parts; /* warps that share a block: 1; or 2, or of 8 columns 4, and then run is DECODE_WARPS / parts */
+    int32_t share; /* of a thread block, at most, in DECODE_SHARE-ths of a block; less than DECODE_RUN blocks */
 } index_decode_args;
+
+/* Dynamic shared memory of index_decode_COLUMNS, bytes: lines, units of scales, queries, and the largest scores of pieces. */
+static inline int32_t index_decode_shared(int32_t columns, int32_t share)
+{
+    return DECODE_LINES * 256 + 1024 + columns * 256 +
+           (share / DECODE_SHARE + 1) * DECODE_PIECES * columns * 4;
+}
 
 #endif

@@ -28,6 +28,13 @@
 
 #include <stdint.h>
 
+/* Are the 16 products of an MMA one sum, the same bits in any order? They are on Hopper (test_cuda_decode --gpu). */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define MMA_ONE_SUM true
+#else
+#define MMA_ONE_SUM false
+#endif
+
 #ifdef HAYATE_EMULATED
 #include "backend/cuda_emulated.cuh" /* tests/ */
 
@@ -67,8 +74,10 @@ DEVICE uint32_t arrive(uint32_t *at)
     return before;
 }
 DEVICE float load_fresh(const float *at) { return *at; }
+DEVICE quad load_fresh(const quad *at) { return *at; }
 DEVICE void set_bits(uint32_t *at, uint32_t bits) { *at |= bits; }
 DEVICE int32_t known_here(int32_t x) { return x; }
+DEVICE const uint8_t *known_here(const uint8_t *x) { return x; }
 DEVICE float power_of_two(float x)
 {
     float p = exp2f(x);
@@ -151,6 +160,12 @@ DEVICE int32_t known_here(int32_t x)
     asm volatile("" : "+r"(x));
     return x;
 }
+DEVICE const uint8_t *known_here(const uint8_t *x)
+{
+    asm volatile("" : "+l"(x));
+    __builtin_assume(__isGlobal(x));
+    return x;
+}
 /* 2^x, 0 for what is below 2^-126: one instruction. */
 DEVICE float power_of_two(float x)
 {
@@ -217,6 +232,14 @@ DEVICE float load_fresh(const float *at)
     float x;
     asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(at) : "memory");
     return x;
+}
+
+DEVICE quad load_fresh(const quad *at)
+{
+    quad q;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3]) : "l"(at) : "memory");
+    return q;
 }
 
 /* *at += n of a whole number in shared or global memory that others count too; what was there before. */
