@@ -61,6 +61,10 @@ DEVICE void arrivals_come(arrivals *b, EMULATED_HERE)
 {
     emulated::arrive(b, 0, EMULATED_PLACE);
 }
+DEVICE void arrivals_come_if(arrivals *b, bool come, EMULATED_HERE)
+{
+    if (come) emulated::arrive(b, 0, EMULATED_PLACE);
+}
 DEVICE void arrivals_expect(arrivals *b, uint32_t bytes, EMULATED_HERE)
 {
     emulated::arrive(b, bytes, EMULATED_PLACE);
@@ -134,8 +138,12 @@ DEVICE uint64_t matrix_of(const void *shared, uint32_t leading, uint32_t stride,
 {
     return emulated::matrix_of(shared, leading, stride, EMULATED_PLACE);
 }
-template <int COUNT> DEVICE void wgmma_hold(float (&)[COUNT])
+template <typename type, int COUNT> DEVICE void wgmma_hold(type (&)[COUNT])
 {
+}
+template <int COUNT> DEVICE void wgmma_clear(float (&d)[COUNT])
+{
+    for (int i = 0; i < COUNT; i++) d[i] = 0;
 }
 DEVICE void wgmma_fence(EMULATED_HERE)
 {
@@ -144,6 +152,10 @@ DEVICE void wgmma_fence(EMULATED_HERE)
 DEVICE void wgmma_commit(EMULATED_HERE)
 {
     emulated::product_commit(EMULATED_PLACE);
+}
+template <int LEFT> DEVICE void wgmma_wait(EMULATED_HERE)
+{
+    emulated::product_wait(LEFT, EMULATED_PLACE);
 }
 template <int LEFT, int COUNT> DEVICE void wgmma_wait(float (&)[COUNT], EMULATED_HERE)
 {

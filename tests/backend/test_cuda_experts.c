@@ -296,7 +296,7 @@ static void odd_scales(void **state)
 static void pieces(void **state)
 {
     (void)state;
-    enum { ROWS = 2048 + 37 };
+    enum { ROWS = 4096 + 37, OF_SEQUENCE = 4096 }; /* of the first sequence */
     model_kind kind = {.layers = 2,
                        .hidden = 32,
                        .heads = 1,
@@ -321,19 +321,22 @@ static void pieces(void **state)
     bench b[2];
     const hy_ops *ops[] = {&ops_cpu, &ops_cuda};
     float *x = random_floats((size_t)ROWS * 32, 0.01f, false), *h = random_floats((size_t)ROWS * 32, 1, true), *out[2];
-    static int32_t sequence[ROWS], position[ROWS], token[ROWS], routes[ROWS], table[TABLE];
+    static int32_t sequence[ROWS], position[ROWS], token[ROWS], routes[ROWS], table[2 * TABLE];
     static int64_t slot[ROWS];
     static uint8_t flags[ROWS];
     static float weights[ROWS];
-    for (int t = 0; t < ROWS; t++) position[t] = t, slot[t] = -1, routes[t] = random_below(3), weights[t] = 1;
-    for (int i = 0; i < TABLE; i++) table[i] = i;
+    for (int t = 0; t < ROWS; t++) {
+        sequence[t] = t / OF_SEQUENCE, position[t] = t % OF_SEQUENCE;
+        slot[t] = -1, routes[t] = random_below(3), weights[t] = 1;
+    }
+    for (int i = 0; i < 2 * TABLE; i++) table[i] = i;
     ops_rows rows = {.count = ROWS,
                      .sequence = sequence,
                      .position = position,
                      .token = token,
                      .slot = slot,
                      .flags = flags,
-                     .sequences = 1,
+                     .sequences = 2,
                      .block_table = table,
                      .block_table_stride = TABLE};
     for (int i = 0; i < 2; i++) {
@@ -426,6 +429,40 @@ static void choice(void **state)
     }
 }
 
+/* Logits of many rows have the bits that few have, of the kernel for any projection. */
+static void many_logits(void **state)
+{
+    (void)state;
+    enum { EXPERTS = 24, ROWS = 37 };
+    static const int32_t cols[] = {32, 544, 1040, 2048};
+    for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+        size_t values = (size_t)(ROWS * cols[c]), weights = (size_t)(EXPERTS * cols[c]),
+               bytes = EXPERTS * ROWS * sizeof(float);
+        uint16_t *x = malloc(values * sizeof *x);
+        float *w = random_floats(weights, 1, false);
+        for (size_t i = 0; i < values; i++) x[i] = bf16_from_float(random_normal());
+        gpu *g = device_open();
+        route_many_args many = {ROWS,
+                                cols[c],
+                                EXPERTS,
+                                device_put(g, w, weights * sizeof *w),
+                                device_put(g, x, values * sizeof *x),
+                                device_take(g, bytes)};
+        project_args few = {.parts = 1, .count = ROWS, .in = many.in};
+        few.part[0].w = (kernel_weight){.data = many.router, .format = KERNEL_F32, .rows = EXPERTS, .cols = cols[c]};
+        few.part[0].out = device_take(g, bytes), few.part[0].stride = EXPERTS;
+        device_run(g, "route_many", 2, 1, 1, PROJECT_BLOCK, ROUTE_MANY_SHARED, &many,
+                   sizeof many); /* five tiles a block, or four */
+        device_run(g, "project_f32_1", ROWS, EXPERTS, 1, PROJECT_BLOCK, 0, &few, sizeof few);
+        float *a = device_get(g, many.scores, bytes), *b = device_get(g, few.part[0].out, bytes);
+        assert_memory_equal(a, b, bytes);
+        void *all[] = {(void *)(uintptr_t)many.router, (void *)(uintptr_t)many.in, many.scores, few.part[0].out};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) g->calls->free(g, all[i]);
+        free(a), free(b), free(x), free(w);
+        g->calls->close(g);
+    }
+}
+
 /* ---- How fast ---------------------------------------------------------------------------------------------------- */
 
 /* Random bytes as codes, scales around 1. All experts read the same bytes of the host. */
@@ -485,7 +522,8 @@ static void run_measured(const bench *b, measured what)
     ops_step *s = b->step;
     const ops_model *m = b->model;
     const cuda_layer *l = &b->backend->layer[LAYER];
-    cuda_glu(s, &l->shared_gate, &l->shared_up, s->normed, s->rows.count, m->swiglu_alpha, m->swiglu_limit, false, s->y, s->z);
+    cuda_glu(s, &l->shared_gate, &l->shared_up, s->normed, s->rows.count, m->swiglu_alpha, m->swiglu_limit, false, s->y,
+             s->z);
     cuda_project(s, &l->shared_down, s->z, s->rows.count, NULL, true, CUDA_ADD, s->x, m->hidden);
 }
 
@@ -578,6 +616,11 @@ static void speed(void)
             printf("%4d rows, %3d experts%s: %8.1f us, %5.2f TB/s, %6.1f TFLOP/s; with the router %8.1f us\n",
                    counts[c], distinct, shared ? " and the shared one" : "", alone, bytes / alone * 1e-6,
                    2 * counts[c] * (4 + shared) * matrix / alone * 1e-6, both);
+            if (counts[c] > MOE_ROWS) {
+                b.backend->narrow = true;
+                printf("     not by warpgroups: %8.1f us\n", measure(&b, &in, EXPERTS_ALONE));
+                b.backend->narrow = false;
+            }
             b.backend->apart = false;
             for (int late = 0; late < 2 && counts[c] <= MOE_ROWS; late++) {
                 b.backend->late = late;
@@ -602,7 +645,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choice),        cmocka_unit_test(against_reference), cmocka_unit_test(equal_codes),
         cmocka_unit_test(bits_of_a_row), cmocka_unit_test(not_a_number),      cmocka_unit_test(odd_scales),
-        cmocka_unit_test(pieces),
+        cmocka_unit_test(pieces),        cmocka_unit_test(many_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,8 +70,8 @@ struct ops_backend {
         confidence, confidence_bias;
     cuda_draft_layer *draft_layer; /* [drafter layers] or NULL */
     const float *frequency, *draft_frequency; /* device, [rotary_dim / 2] */
-    /* For comparisons in tests: experts in launches of their own; kernels/moe.h's `late`. */
-    bool apart, late;
+    /* For comparisons in tests: experts in launches of their own; kernels/moe.h's `late`; none by warpgroups. */
+    bool apart, late, narrow;
     void **owned; /* device memory of all weights, [owned_count] */
     size_t owned_count, owned_room;
     uint64_t weight_bytes;

@@ -8,30 +8,40 @@
  * have rows is found on the device. What they keep between them is bounded by working on PIECE rows of a step at a
  * time, which changes no bit of a row.
  *
+ * On Hopper kernels/experts_hopper.cu takes the pieces that have more rows than MOE_ROWS, where sizes allow, and
+ * kernels/route_many.cu the router of many rows; the bits are the same.
+ *
  * Up to MOE_ROWS rows go through one launch instead, with the same bits (kernels/moe.cu), where the weights are of the
  * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. `route` then does the norm alone,
  * and the routes are made with the experts, or by themselves as soon as anything else is launched or looked at
  * (cuda_route_now).
  */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/experts.h"
+#include "backend/cuda/kernels/experts_hopper.h"
 #include "backend/cuda/kernels/moe.h"
 #include "backend/cuda/kernels/route.h"
 #include "base/error.h"
 #include "number/nvfp4.h"
 
-enum { PIECE = 2048 };
+enum { PIECE = 4096 };
+
+static int32_t divide_up(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* All in step->experts_scratch, in device memory. P = rows of a piece. */
 typedef struct feed_memory {
-    int32_t *count;   /* [experts] */
-    int32_t *members; /* [experts, P] */
-    uint16_t *in;     /* [P, hidden] bf16 */
-    float *factor;    /* [P] */
-    uint16_t *z;      /* [P * experts_per_token, expert_width] bf16 */
-    float *y;         /* [P * experts_per_token, hidden] */
+    int32_t *count;    /* [experts] */
+    int32_t *members;  /* [experts, P] */
+    int32_t *position; /* [P * experts_per_token], of kernels/experts_hopper.cu */
+    uint16_t *in; /* [P, hidden] bf16; for kernels/experts_hopper.cu a row for each member, as of z, and up to 7 more an
+                     expert */
+    float *factor; /* [P] */
+    uint16_t *z;   /* [P * experts_per_token, expert_width] bf16 */
+    float *y;      /* [P * experts_per_token, hidden] */
     /* Of kernels/moe.h, for the rows that it takes. */
     int32_t *active, *chosen;
     uint32_t *counts, *up_done, *pair_done, *shared_done, *out_done;
@@ -59,9 +69,12 @@ static feed_memory divide(const ops_step *step, void *base)
     feed_memory f = {.bytes = 0};
     f.count = place(&f, base, (size_t)m->experts, sizeof *f.count);
     f.members = place(&f, base, (size_t)m->experts * piece, sizeof *f.members);
-    f.in = place(&f, base, piece * (size_t)m->hidden, sizeof *f.in);
+    bool wide = step->backend->info.major == 9 && piece > MOE_ROWS;
+    size_t lines = wide ? members + 8 * (size_t)m->experts : members;
+    f.position = place(&f, base, wide ? members : 0, sizeof *f.position);
+    f.in = place(&f, base, (wide ? lines : piece) * (size_t)m->hidden, sizeof *f.in);
     f.factor = place(&f, base, piece, sizeof *f.factor);
-    f.z = place(&f, base, members * (size_t)m->expert_width, sizeof *f.z);
+    f.z = place(&f, base, lines * (size_t)m->expert_width, sizeof *f.z);
     f.y = place(&f, base, members * (size_t)m->hidden, sizeof *f.y);
 
     size_t rows = piece < MOE_ROWS ? piece : MOE_ROWS, experts = (size_t)m->experts;
@@ -179,8 +192,16 @@ void cuda_route_now(ops_step *step)
     step->routing = 0;
     const ops_model *m = step->backend->model;
     int32_t count = step->rows.count;
-    cuda_project(step, &step->backend->layer[layer].router, step->normed, count, NULL, false, CUDA_STORE, step->router,
-                 m->experts);
+    const kernel_weight *router = &step->backend->layer[layer].router;
+    const gpu_info *info = &step->backend->info;
+    int32_t tiles = divide_up(count, ROUTE_MANY_ROWS) * (m->experts / ROUTE_MANY_OUTPUTS);
+    if (tiles >= info->processors && router->format == KERNEL_F32 && m->experts % ROUTE_MANY_OUTPUTS == 0 &&
+        m->hidden % 8 == 0 && ROUTE_MANY_SHARED + 16384 <= info->shared) {
+        route_many_args many = {count, m->hidden, m->experts, router->data, step->normed, step->router};
+        cuda_launch(step, "route_many", info->processors, 1, 1, PROJECT_BLOCK, ROUTE_MANY_SHARED, &many, sizeof many);
+    } else {
+        cuda_project(step, router, step->normed, count, NULL, false, CUDA_STORE, step->router, m->experts);
+    }
     route_choose_args args = choose_args(step, layer);
     cuda_launch(step, "route_choose", (count + 3) / 4, 1, 1, 4 * CUDA_WARP, 0, &args, sizeof args);
 }
@@ -205,7 +226,18 @@ typedef struct piece {
     bool few;    /* experts_down_few */
     int eights;  /* of rows that a warp takes at once: 1, 2, 4, 8 */
     int turns;   /* blocks that share an expert's rows */
+    bool wide;   /* experts_hopper.cu */
+    bool sparse; /* its kernels for few members an expert */
 } piece;
+
+/* Does experts_hopper.cu take a piece that is too large for kernels/moe.cu? */
+static bool takes_wide(const ops_backend *b, const cuda_layer *l, int32_t rows)
+{
+    return rows > MOE_ROWS && !b->narrow && b->info.major == 9 && EXPERTS_HOPPER_SHARED <= b->info.shared &&
+           EXPERTS_HOPPER_SHARED_FEW <= b->info.shared && b->model->experts <= EXPERTS_HOPPER_EXPERTS &&
+           b->model->experts_per_token <= EXPERTS_HOPPER_PLACES && l->gate.cols <= EXPERTS_HOPPER_HIDDEN &&
+           l->gate.cols % EXPERTS_HOPPER_OUTPUTS == 0 && l->gate.rows % EXPERTS_HOPPER_K == 0;
+}
 
 static piece piece_at(const ops_step *step, const cuda_layer *l, int32_t first)
 {
@@ -219,6 +251,8 @@ static piece piece_at(const ops_step *step, const cuda_layer *l, int32_t first)
     p.eights = p.few || p.count <= 8 || expected <= 3 ? 1 : expected <= 10 ? 2 : expected <= 24 ? 4 : 8;
     int32_t turns = 2 * expected / (8 * p.eights) + 1; /* most experts have fewer than twice the expected rows */
     p.turns = p.few ? 1 : turns < 4 ? turns : 4;
+    p.wide = p.tensor && takes_wide(step->backend, l, p.count);
+    p.sparse = expected <= EXPERTS_HOPPER_ROWS_FEW / 2;
     return p;
 }
 
@@ -227,14 +261,21 @@ static experts_weight of_experts(const cuda_layer *l, const kernel_weight *w, in
     return (experts_weight){*w, l->expert_bytes[i], l->expert_scale_bytes[i], l->factors[i]};
 }
 
-static int32_t divide_up(int32_t a, int32_t b)
+/* The kernels of experts_hopper.cu, a block a multiprocessor. */
+static void launch_wide(ops_step *step, const char *name, const char *name_few, bool few, const void *args,
+                        size_t bytes)
 {
-    return (a + b - 1) / b;
+    cuda_launch(step, few ? name_few : name, step->backend->info.processors, 1, 1, EXPERTS_HOPPER_BLOCK,
+                few ? EXPERTS_HOPPER_SHARED_FEW : EXPERTS_HOPPER_SHARED, args, bytes);
 }
 
 /* z of all members. */
 static void launch_glu(ops_step *step, const piece *p, const experts_glu_args *args)
 {
+    if (p->wide) {
+        launch_wide(step, "experts_glu_hopper", "experts_glu_hopper_few", p->sparse, args, sizeof *args);
+        return;
+    }
     const char *name = p->eights == 2 ? "experts_glu_2" : p->eights == 4 ? "experts_glu_4" : "experts_glu_8";
     int32_t width = args->gate.first.rows, tiles = divide_up(width, EXPERTS_TILE);
     if (!p->tensor)
@@ -259,13 +300,19 @@ static void launch_down(ops_step *step, const piece *p, const experts_down_args 
                     (size_t)warps * EXPERTS_RING_BYTES, args, sizeof *args);
         return;
     }
-    if (!p->tensor)
+    if (p->wide)
+        launch_wide(step, "experts_down_hopper", "experts_down_hopper_few", p->sparse, args, sizeof *args);
+    else if (!p->tensor)
         cuda_launch(step, "experts_down_plain", divide_up(hidden, 4), p->experts, 1, 128, 0, args, sizeof *args);
     else
         cuda_launch(step, name, divide_up(hidden, 4 * 2 * EXPERTS_TILE), p->experts, p->turns, 128,
                     8 * EXPERTS_RING_BYTES, args, sizeof *args);
     experts_combine_args combine = {args->sum, args->y};
-    cuda_launch(step, "experts_combine", divide_up(hidden, 256), p->count, 1, 256, 0, &combine, sizeof combine);
+    if (hidden % 4 == 0)
+        cuda_launch(step, "experts_combine_four", divide_up(hidden, 4 * 256), p->count, 1, 256, 0, &combine,
+                    sizeof combine);
+    else
+        cuda_launch(step, "experts_combine", divide_up(hidden, 256), p->count, 1, 256, 0, &combine, sizeof combine);
 }
 
 /* The shared expert's gate and up of all rows, in step->y [T, shared_width] twice. */
@@ -286,16 +333,23 @@ static void run_piece(ops_step *step, const cuda_layer *l, const piece *p)
     feed_memory f = divide(step, step->experts_scratch);
     bool shared = l->shared_gate.data;
     int64_t first = p->first, places = first * m->experts_per_token;
-    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.count, f.members};
+    experts_lists lists = {m->experts, m->experts_per_token,       piece_rows(step), f.count,
+                           f.members,  p->wide ? f.position : NULL};
     const int32_t *sequence = step->device_rows.sequence + first, *routes = step->routes + places;
     experts_begin_args begin = {
         .plan = {lists, p->count, sequence, routes},
         .in = {m->hidden, p->quantised, p->tensor, step->h + first * m->hidden, f.in, f.factor},
     };
-    if (shared && first == 0) shared_gate_up(step, l, &begin.shared);
+    if (shared && first == 0 && p->wide)
+        cuda_glu(step, &l->shared_gate, &l->shared_up, step->normed, step->rows.count, m->swiglu_alpha, m->swiglu_limit,
+                 false, step->y, step->z);
+    else if (shared && first == 0)
+        shared_gate_up(step, l, &begin.shared);
     int64_t glus = (begin.shared.total + EXPERTS_GLU_BLOCK - 1) / EXPERTS_GLU_BLOCK;
-    cuda_launch(step, "experts_begin", m->experts + p->count + (int)glus, 1, 1, p->count > 256 ? 1024 : 256, 0, &begin,
-                sizeof begin);
+    int threads_of_row = divide_up(m->hidden / 16, CUDA_WARP) * CUDA_WARP, blocks = p->wide ? 0 : p->count + (int)glus;
+    cuda_launch(step, "experts_begin", m->experts + blocks, 1, 1, p->count > 256 ? 1024 : 256, 0, &begin, sizeof begin);
+    experts_spread_args spread = {begin.in, lists, sequence, routes, p->sparse};
+    if (p->wide) cuda_launch(step, "experts_spread", p->count, 1, 1, threads_of_row, 0, &spread, sizeof spread);
 
     experts_glu_args glu = {.lists = lists,
                             .gate = of_experts(l, &l->gate, 0),
@@ -347,7 +401,7 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
     feed_memory f = divide(step, step->experts_scratch);
     int32_t count = step->rows.count;
     bool quantised = b->options.activation == MOE_ACTIVATION_NVFP4;
-    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.chosen, f.members};
+    experts_lists lists = {m->experts, m->experts_per_token, piece_rows(step), f.chosen, f.members, NULL};
     const int32_t *sequence = step->device_rows.sequence;
     moe_args args = {
         .count = count,

@@ -71,6 +71,7 @@ DEVICE void experts_plan(const experts_plan_args &a, int32_t expert, int32_t fou
             before += found[i];
         }
         if (place >= 0) members[at] = row * a.lists.per_token + place;
+        if (place >= 0 && a.lists.position) a.lists.position[row * a.lists.per_token + place] = at;
         BLOCK_SYNC(); /* found has been read */
     }
     if (threadIdx.x == 0) a.lists.count[expert] = before;
@@ -151,6 +152,38 @@ KERNEL(experts_combine, experts_combine_args)
 {
     int32_t row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column < a.sum.hidden) experts_sum(a.sum, row, column, a.y + column, a.sum.hidden);
+}
+
+/* Four columns a thread, hidden a multiple of four: all that it reads is on its way at once. */
+KERNEL(experts_combine_four, experts_combine_args)
+{
+    enum { AHEAD = 4 };
+    const experts_sum_args &s = a.sum;
+    int32_t row = blockIdx.y, column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (column >= s.hidden) return;
+    int64_t member = (int64_t)row * s.per_token, at = (int64_t)row * s.hidden + column;
+    int32_t places = s.sequence[row] >= 0 ? s.per_token : 0;
+    quad x = *(const quad *)(s.x + at), shared = {{0, 0, 0, 0}};
+    if (s.shared) shared = *(const quad *)(s.shared + at);
+    float sum[4] = {0, 0, 0, 0};
+    for (int first = 0; first < places; first += AHEAD) {
+        quad y[AHEAD];
+        UNROLL for (int i = 0; i < AHEAD; i++)
+            if (first + i < places) y[i] = *(const quad *)(a.y + (member + first + i) * s.hidden + column);
+        UNROLL for (int i = 0; i < AHEAD; i++)
+        {
+            int64_t m = member + first + i;
+            if (first + i >= places || (first + i > 0 && s.routes[m] == s.routes[m - 1])) continue; /* as in experts_sum */
+            float weight = s.weights[m];
+            UNROLL for (int j = 0; j < 4; j++) sum[j] += weight * bits_float(y[i].w[j]);
+        }
+    }
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        float routed = s.scaling * sum[j];
+        x.w[j] = float_bits(bits_float(x.w[j]) + (s.shared ? routed + bits_float(shared.w[j]) : routed));
+    }
+    *(quad *)(s.x + at) = x;
 }
 
 /* ---- Tiles of outputs -------------------------------------------------------------------------------------------- */

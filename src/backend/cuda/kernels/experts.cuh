@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernels/experts.h"
 #include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/swiglu.cuh"
 
 /* Number of the n-th expert that has rows, or -1. All lanes of a warp ask together. The counts of 128 experts are asked for
  * at once: every block begins with this. */
@@ -33,7 +34,7 @@ DEVICE float experts_swiglu(float gate, float up, float alpha, float limit)
 {
     float g = gate > limit ? limit : gate;
     float u = up > limit ? limit : up < -limit ? -limit : up;
-    return (u + 1) * g * (1 / (1 + expf(-(alpha * g))));
+    return (u + 1) * g * sigmoid(alpha * g);
 }
 
 /* Magnitude for a maximum that keeps NaN: its bits rank above those of all numbers. */

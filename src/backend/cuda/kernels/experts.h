@@ -38,6 +38,7 @@ typedef struct experts_lists {
     int32_t capacity;  /* members of an expert that there is room for: the rows */
     int32_t *count;    /* [experts] */
     int32_t *members;  /* [experts, capacity], ascending */
+    int32_t *position; /* [rows * per_token] of a member in its expert's, or NULL */
 } experts_lists;
 
 typedef struct experts_plan_args {

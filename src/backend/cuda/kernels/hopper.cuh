@@ -7,6 +7,8 @@
  *     arrivals *full                    a barrier in shared memory: a phase ends when `count` threads and all bytes have come
  *       arrivals_init(full, count)      one thread; then arrivals_ready() by the same, then BLOCK_SYNC()
  *       arrivals_come(full)             one arrival; what this thread wrote before is seen by those whose wait returns
+ *       arrivals_come_if(full, come)    the same of those threads whose `come` is true, without a branch: between products that
+ *                                       are on their way a branch makes nvcc wait for each of them
  *       arrivals_expect(full, bytes)    one arrival, and so many bytes more are to come in this phase
  *       arrivals_wait(full, parity)     until the phase of that parity has ended: 0 the first, 1 the second, 0 the third ..;
  *                                       parity 1 before any has ended returns at once
@@ -30,8 +32,11 @@
  *     wgmma_shared<N>(d, a, b)          the same, both from shared memory
  *     wgmma_commit()                    the batch is complete
  *     wgmma_wait<LEFT>(d)               until at most LEFT batches are on their way; d may be read then, and shared memory
- *                                       of the batches that are done written. `a` of a batch may be written after its wait
- *     wgmma_hold(d)                     of further accumulators of the same batch, behind the wait
+ *                                       of the batches that are done written; without d where d goes on to be summed
+ *     wgmma_clear(d)                    d = 0, here
+ *     wgmma_hold(d)                     of further accumulators of the same batch, behind the wait; and of every `a`, which the
+ *                                       products read while they run: the compiler takes its registers for free after
+ *                                       the call, and gives them to others before the wait if nothing holds them there
  *
  * Fragments, with g = lane / 4, t = lane % 4, w = warp % 4:
  *     d[4c + 0..1] row 16w + g, columns 8c + 2t, 8c + 2t + 1      d[4c + 2..3] row 16w + g + 8, the same
@@ -89,6 +94,11 @@ DEVICE void arrivals_ready()
 DEVICE void arrivals_come(arrivals *b)
 {
     HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+DEVICE void arrivals_come_if(arrivals *b, bool come)
+{
+    HOPPER_ASM("{.reg .pred p; setp.ne.b32 p, %1, 0;\n"
+               "@p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(shared_address(b)), "r"((int)come) : "memory");
 }
 DEVICE void arrivals_expect(arrivals *b, uint32_t bytes)
 {
@@ -169,8 +179,18 @@ template <int COUNT> DEVICE void wgmma_hold(float (&d)[COUNT])
 {
     UNROLL for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+/* Not hoisted out of a loop over tiles, where the zeros of several loops would want registers of their own. */
+template <int COUNT> DEVICE void wgmma_clear(float (&d)[COUNT])
+{
+    UNROLL for (int i = 0; i < COUNT; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
+}
+template <int COUNT> DEVICE void wgmma_hold(uint32_t (&a)[COUNT])
+{
+    UNROLL for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(a[i])::"memory");
+}
 DEVICE void wgmma_fence() { HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> DEVICE void wgmma_wait() { HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 template <int LEFT, int COUNT> DEVICE void wgmma_wait(float (&d)[COUNT])
 {
     HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");

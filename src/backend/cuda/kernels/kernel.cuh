@@ -83,6 +83,7 @@ DEVICE float power_of_two(float x)
     float p = exp2f(x);
     return p < 0x1p-126f ? 0 : p;
 }
+DEVICE float reciprocal(float x) { return 1 / x; }
 DEVICE uint32_t round_pair(float low, float high)
 {
     uint32_t u[2] = {float_bits(low), float_bits(high)};
@@ -172,6 +173,13 @@ DEVICE float power_of_two(float x)
     float p;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(x));
     return p;
+}
+/* 1 / x, the nearest, of a normal number of at most 2^126: without the branch that a division takes for all others. */
+DEVICE float reciprocal(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return __fmaf_rn(__fmaf_rn(-x, r, 1.0f), r, r);
 }
 /* The nearest bf16 of both, ties to even, `low` in the low half; NaN gives 0x7FFF. */
 DEVICE uint32_t round_pair(float low, float high)

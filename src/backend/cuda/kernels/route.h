@@ -16,4 +16,16 @@ typedef struct route_choose_args {
     float *weights;       /* [count, per_token] */
 } route_choose_args;
 
+enum { ROUTE_MANY_OUTPUTS = 8, ROUTE_MANY_ROWS = 16, ROUTE_MANY_STAGES = 3, ROUTE_MANY_SHARED = 8 * ROUTE_MANY_STAGES * 8192 };
+
+/* Any grid, at most a block a multiprocessor, of PROJECT_BLOCK threads. */
+typedef struct route_many_args {
+    int32_t count;
+    int32_t cols;         /* a multiple of 8 */
+    int32_t experts;      /* a multiple of ROUTE_MANY_OUTPUTS */
+    const float *router;  /* [experts, cols] */
+    const uint16_t *in;   /* [count, cols] bf16 */
+    float *scores;        /* [count, experts] */
+} route_many_args;
+
 #endif

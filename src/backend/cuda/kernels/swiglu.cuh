@@ -5,7 +5,8 @@
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/linear.h"
 
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* At least 2^-126. A NaN is not seen: who has one multiplies by it. */
+DEVICE float sigmoid(float x) { return reciprocal(fminf(1.0f + expf(-x), 0x1p126f)); }
 
 DEVICE float swiglu_of(float g, float u, const swiglu_law &law)
 {
