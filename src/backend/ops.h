@@ -174,7 +174,9 @@ typedef struct ops_options {
     ops_weights weights;
     bool bounded; /* memory counts: nothing is read through the maps in a step, whose pages would stay */
     ops_shard shard; /* zeroed: one rank */
-    int32_t gpu_wgmma_rows; /* cuda on Hopper: steps of so many rows and more take warpgroups' products; 0: none do */
+    /* cuda on Hopper: steps of so many rows and more take warpgroups' products; 0: where those are faster, below 0: none do. */
+    int32_t gpu_wgmma_rows;
+    bool gpu_apart; /* cuda: queries, keys and values become heads in a kernel of their own, behind their projections (benches) */
     hy_progress_fn on_progress;
     void *user;
 } ops_options;

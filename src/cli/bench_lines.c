@@ -22,6 +22,7 @@ hy_status lines_open(const bench_lines *b, const ops_model *shape, const ops_dra
     ops_options options = {.activation = MOE_ACTIVATION_NVFP4,
                            .pool = b->pool,
                            .gpu_wgmma_rows = b->wgmma_rows,
+                           .gpu_apart = b->apart,
                            .on_progress = cli_progress};
     n->shape = (bench_shape){m, CACHE_NVFP4, CACHE_NVFP4, READBACK_EXACT, MOE_ACTIVATION_NVFP4};
     hy_status status = bench_synthetic_open_alike(shape, dense, moe, &n->weights, err);

@@ -7,7 +7,7 @@
  *     attend    sparse decode at 1 to 128 sequences, and verified rows, 4 and 8 a sequence, that select alike or not
  *     prefill   8,192 rows behind 64K tokens: attention, scores, selection
  *     moe       router, experts and shared expert, uniform random routes, 1 to 64 rows and 4,096
- *     qkv       attend_in of 512 to 8,192 rows
+ *     qkv       attend_in of 512 to 8,192 rows, and the same with heads in a kernel of their own
  *     head, sampling   logits of 1 to 64 rows, and picks out of them
  *     draft     the drafter's attention, a layer, at 1 to 32 sequences; its context rows
  *
@@ -29,6 +29,7 @@ typedef struct bench_lines { /* all borrowed */
     bool drafter;        /* the geometry has one */
     uint64_t read_bytes; /* of a pass, 0: what fits the GPU */
     int runs, layers, wgmma_rows;
+    bool apart;           /* ops_options.gpu_apart */
     int32_t most_rows;    /* lines are cut to so many rows */
     int64_t most_context; /* and to so many tokens */
     kernel_report *report;

@@ -111,7 +111,7 @@ static void attend_in(void *arg)
     for (int l = 0; l < LAYERS; l++) n->b->ops->attend_in(n->step, l);
 }
 
-hy_status bench_lines_qkv(const bench_lines *b, hy_error *err)
+static hy_status qkv_lines(const bench_lines *b, const char *name, hy_error *err)
 {
     static const int32_t rows[] = {512, 1024, 2048, 4096, 8192};
     lines_net n;
@@ -122,7 +122,8 @@ hy_status bench_lines_qkv(const bench_lines *b, hy_error *err)
     hy_status status = lines_open(b, &shape, NULL, LAYERS, 0, &n, err);
     if (status == HY_OK) status = lines_step(&n, &limits, 1, 0, err);
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == HY_OK; i++) {
-        lines_line l = {.name = "attend_in MXFP8", .calls = LAYERS, .work = attend_in, .arg = &n};
+        lines_line l = {.calls = LAYERS, .work = attend_in, .arg = &n};
+        snprintf(l.name, sizeof l.name, "%s", name);
         if (i && rows[i] > limits.rows) break;
         l.rows = (int32_t)lines_least(rows[i], limits.rows);
         bench_work work = {.rows = l.rows};
@@ -134,6 +135,14 @@ hy_status bench_lines_qkv(const bench_lines *b, hy_error *err)
     }
     lines_close(&n);
     return status;
+}
+
+hy_status bench_lines_qkv(const bench_lines *b, hy_error *err)
+{
+    bench_lines apart = *b;
+    hy_status status = qkv_lines(b, "attend_in MXFP8", err);
+    apart.apart = true;
+    return status == HY_OK && b->wgmma_rows >= 0 ? qkv_lines(&apart, "attend_in MXFP8, unfused", err) : status;
 }
 
 /* ---- head, sampling ------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ static int read_model(const serve_args *args, serve_setup *s)
     m->on_progress = cli_progress;
     int code = whole(args, "threads", 0, 4096, &count);
     m->threads = (int)count;
-    if (code < 0) code = whole(args, "gpu-wgmma-rows", 0, INT32_MAX, &count), m->gpu_wgmma_rows = (int)count;
+    if (code < 0) code = whole(args, "gpu-wgmma-rows", -1, INT32_MAX, &count), m->gpu_wgmma_rows = (int)count;
     if (code < 0 && serve_given(args, "max-model-len")) code = whole(args, "max-model-len", -1, INT32_MAX, &length);
     if (code < 0 && serve_given(args, "max-model-len") && length == 0)
         code = fail("--max-model-len must be at least 1, or auto");

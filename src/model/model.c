@@ -108,7 +108,7 @@ static hy_status open_backend(hy_model *m, const hy_model_options *o, hy_error *
     if (status == HY_OK) status = list_maps(m, err);
     uint64_t seed;
     if (status != HY_OK) return status;
-    if (o->gpu_wgmma_rows < 0)
+    if (o->gpu_wgmma_rows < -1)
         return error_at(err, HY_USAGE, "--gpu-wgmma-rows", "--gpu-wgmma-rows cannot be %d", o->gpu_wgmma_rows);
     m->gpu_wgmma_rows = o->gpu_wgmma_rows;
     ops_options options = {

@@ -77,6 +77,20 @@ DEVICE void copy_bulk(void *shared, const void *global, uint32_t bytes, arrivals
 {
     emulated::bulk_start(shared, global, bytes, b, EMULATED_PLACE);
 }
+/* A cluster is one block. */
+#define KERNEL_CLUSTER(name, args, threads, cluster) KERNEL_OF(name, args, threads, 1)
+DEVICE void copy_bulk_all(void *shared, const void *global, uint32_t bytes, arrivals *b, EMULATED_HERE)
+{
+    emulated::bulk_start(shared, global, bytes, b, EMULATED_PLACE);
+}
+DEVICE void arrivals_come_at(arrivals *b, int, EMULATED_HERE)
+{
+    emulated::arrive(b, 0, EMULATED_PLACE);
+}
+DEVICE void cluster_meet(EMULATED_HERE)
+{
+    emulated::some_meet(0, (int)blockDim.x, true, EMULATED_PLACE);
+}
 DEVICE void copy_come(arrivals *b, EMULATED_HERE)
 {
     emulated::copies_then_arrive(b, EMULATED_PLACE);

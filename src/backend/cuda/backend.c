@@ -32,6 +32,14 @@ static void cuda_close(ops_backend *b)
     memory_free(b);
 }
 
+void cuda_wgmma_settle(ops_backend *b)
+{
+    enum { FASTER = 128 }; /* rows: docs/gpu.md, "Projections by warpgroups" */
+    int32_t *rows = &b->options.gpu_wgmma_rows;
+    if (*rows == 0) *rows = FASTER;
+    if (*rows < 0 || b->info.major != 9) *rows = 0;
+}
+
 static hy_status cuda_open(const ops_model *model, const ops_options *options, ops_backend **out, hy_error *err)
 {
     hy_status status = check(model, options, err);
@@ -43,6 +51,7 @@ static hy_status cuda_open(const ops_model *model, const ops_options *options, o
     status = cuda_open_gpu(&b->gpu, err);
     if (status == HY_OK) {
         b->gpu->calls->info(b->gpu, &b->info);
+        cuda_wgmma_settle(b);
         status = cuda_weights_open(b, err);
     }
     if (status == HY_OK) status = b->gpu->calls->wait(b->gpu, err);
@@ -68,9 +77,7 @@ static void loaded(const ops_backend *b, ops_loaded *out)
 
 static const char *variant(const ops_backend *b, char out[OPS_VARIANT])
 {
-    int n = snprintf(out, OPS_VARIANT, "%.40s, sm_%d%d", b->info.name, b->info.major, b->info.minor);
-    if (b->options.gpu_wgmma_rows > 0)
-        snprintf(out + n, OPS_VARIANT - (size_t)n, ", wgmma %d", b->options.gpu_wgmma_rows);
+    snprintf(out, OPS_VARIANT, "%.40s, sm_%d%d", b->info.name, b->info.major, b->info.minor);
     return out;
 }
 

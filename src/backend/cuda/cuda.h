@@ -157,6 +157,8 @@ struct ops_step {
 
 /* What ops_cuda.open opens: gpu_driver_open. Tests put another one here before they open anything. */
 extern hy_status (*cuda_open_gpu)(gpu **g, hy_error *err);
+/* options.gpu_wgmma_rows becomes the number of rows from which on warpgroups multiply on this GPU, 0: never. */
+void cuda_wgmma_settle(ops_backend *b);
 
 /* measure.c: bytes of the weights, and of a step on a GPU of the largest kind. */
 void cuda_measure(const ops_model *model, const ops_options *options, const ops_limits *limits, ops_memory *out);

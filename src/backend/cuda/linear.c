@@ -285,7 +285,16 @@ static const struct {
 /* Blocks of a launch of theirs, at most. */
 static int hopper_blocks(const ops_backend *b)
 {
-    return b->info.processors < HOPPER_BLOCKS ? b->info.processors : HOPPER_BLOCKS;
+    int blocks = b->info.processors < HOPPER_BLOCKS ? b->info.processors : HOPPER_BLOCKS;
+    return blocks < HOPPER_CLUSTER ? HOPPER_CLUSTER : blocks / HOPPER_CLUSTER * HOPPER_CLUSTER;
+}
+
+/* Blocks for so many tiles: a cluster's output tiles lie one behind the other. */
+static int hopper_grid(const ops_backend *b, int32_t row_tiles, int32_t output_tiles)
+{
+    int64_t blocks = (int64_t)row_tiles * divide_up(output_tiles, HOPPER_CLUSTER) * HOPPER_CLUSTER;
+    int most = hopper_blocks(b);
+    return blocks < most ? (int)blocks : most;
 }
 
 /* Does `count` rows of such a weight go there? A row may go either way if the bits are the same (docs/gpu.md). */
@@ -312,7 +321,9 @@ hy_status cuda_linear_open(ops_step *step, hy_error *err)
     const int64_t others[] = {(int64_t)m->heads * m->head_dim, m->dense_width, m->shared_width};
     for (int i = 0; i < 3; i++) widest = others[i] > widest ? others[i] : widest;
     int32_t rows = step->limits.rows, draft = step->limits.drafts * step->limits.draft_rows;
-    step->packed_rows = divide_up(rows > draft ? rows : draft, HOPPER_ROWS) * HOPPER_ROWS;
+    if (draft > rows) rows = draft;
+    if (rows < b->options.gpu_wgmma_rows) return HY_OK;
+    step->packed_rows = divide_up(rows, HOPPER_ROWS) * HOPPER_ROWS;
     hy_status status = cuda_step_alloc(step, (size_t)(step->packed_rows * widest), sizeof *step->packed,
                                        "rows of projections as tiles", &step->packed, err);
     if (status == HY_OK)
@@ -334,22 +345,21 @@ static void pack(ops_step *step, int32_t format, const project_args *of)
 static void launch_hopper(ops_step *step, const char *name, int32_t format, const project_args *of, int output_tiles)
 {
     int32_t row_tiles = divide_up(of->count, HOPPER_ROWS);
-    int64_t all = (int64_t)row_tiles * output_tiles;
     pack(step, format, of);
     project_hopper_args args = {.row_tiles = row_tiles, .output_tiles = output_tiles, .open = step->open_sums};
     args.of = *of; /* not in the initialiser: there gcc 12 zeroes the gap of the inner struct at another place */
     args.of.in = step->packed;
-    int blocks = hopper_blocks(step->backend);
-    cuda_launch(step, name, all < blocks ? (int)all : blocks, 1, 1, HOPPER_BLOCK, hopper[format].shared, &args,
-                sizeof args);
+    cuda_launch(step, name, hopper_grid(step->backend, row_tiles, output_tiles), 1, 1, HOPPER_BLOCK,
+                hopper[format].shared, &args, sizeof args);
 }
 
 bool cuda_project_heads(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
                         const attend_in_args *heads)
 {
     int32_t format = parts[0].w->format;
-    bool fits = count >= HEADS_ROWS && takes_hopper(step, parts[0].w, count) && heads->head_dim == HEADS_DIM &&
-                (n == 3 || heads->index_dim == HEADS_DIM) && (format == KERNEL_MXFP8 || format == KERNEL_BF16);
+    bool fits = count >= HEADS_ROWS && !step->backend->options.gpu_apart && heads->head_dim == HEADS_DIM &&
+                takes_hopper(step, parts[0].w, count) && (n == 3 || heads->index_dim == HEADS_DIM) &&
+                (format == KERNEL_MXFP8 || format == KERNEL_BF16);
     for (int i = 0; i < n && fits; i++) fits = parts[i].w->format == format;
     if (!fits) return false;
     qkv_hopper_args args;
@@ -365,11 +375,10 @@ bool cuda_project_heads(ops_step *step, const cuda_part *parts, int n, const uin
     pack(step, format, of);
     of->in = step->packed;
     args.in = *heads;
-    int64_t all = (int64_t)args.product.row_tiles * args.product.output_tiles;
-    int blocks = hopper_blocks(step->backend);
     bool bf16 = format == KERNEL_BF16;
-    cuda_launch(step, bf16 ? "qkv_bf16_hopper" : "qkv_mxfp8_hopper", all < blocks ? (int)all : blocks, 1, 1,
-                HOPPER_BLOCK, bf16 ? HEADS_SHARED_BF16 : HEADS_SHARED_MXFP8, &args, sizeof args);
+    cuda_launch(step, bf16 ? "qkv_bf16_hopper" : "qkv_mxfp8_hopper",
+                hopper_grid(step->backend, args.product.row_tiles, args.product.output_tiles), 1, 1, HOPPER_BLOCK,
+                hopper[format].shared, &args, sizeof args);
     return true;
 }
 

@@ -50,6 +50,7 @@ void cuda_measure(const ops_model *model, const ops_options *options, const ops_
     ops_backend backend = {.model = model, .options = *options, .gpu = &counting.base};
     ops_step *step = NULL;
     count_info(&counting.base, &backend.info);
+    cuda_wgmma_settle(&backend);
     *out = (ops_memory){.weights = cuda_weights_bytes(model), .step = UINT64_MAX};
     if (cuda_step_open(&backend, limits, &step, NULL) != HY_OK) return;
     out->step = counting.bytes;

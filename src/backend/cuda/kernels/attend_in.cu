@@ -13,17 +13,22 @@ KERNEL_AHEAD(attend_in, attend_in_args)
     UNROLL for (int i = 0; i < 4; i++)
         if (kind == i && job >= counts[i]) job -= counts[i], kind++;
     int dim = kind < INDEX_QUERY ? a.head_dim : a.index_dim;
-    vector_needs needs;
-    if (there) need_gain(a, kind, &needs);
+    vector_turn turn[1];
+    float gain[4];
+    if (there) need_gain(a, kind, gain);
     follow();
     if (!there) return;
     int64_t at = ((int64_t)row * counts[kind] + job) * dim;
     const float *main = kind == QUERY ? a.q : kind == KEY ? a.k : a.v;
     const float *from = (kind < INDEX_QUERY ? main : kind == INDEX_QUERY ? a.index_q : a.index_k) + at;
 
-    float x[4];
-    UNROLL for (int p = 0; p < 4; p++) x[p] = dim_of(lane, p) < dim ? from[dim_of(lane, p)] : 0;
-    need_turn(a, row, kind, &needs);
-    need_place(a, row, &needs);
-    attend_in_vector<true>(a, row, kind, job, x, needs, shared + warp * 128, 0);
+    float x[1][4];
+    UNROLL for (int p = 0; p < 4; p++) x[0][p] = dim_of(lane, p) < dim ? from[dim_of(lane, p)] : 0;
+    need_turn(a, row, kind, turn);
+    vector_place place = need_place(a, row);
+    turn_vectors(a, kind, x, gain, turn, shared + warp * 128, 0);
+    if (is_query(kind))
+        store_query(a, row, kind, job, x[0]);
+    else
+        store_cached(a, place, kind, job, x[0]);
 }

@@ -30,23 +30,26 @@ DEVICE int dim_of(int lane, int p)
     return 2 * lane + p % 2 + p / 2 * 64;
 }
 
-/* What a vector takes beside its values, as a lane's places have it. */
-struct vector_needs {
-    float gain[4], cosine[4], sine[4];
-    int64_t slot;     /* of the row */
+/* What a vector takes beside its values and the gain of its kind: the turn, as a lane's places have it, and of what is cached
+ * the row's place. */
+struct vector_turn {
+    float cosine[4], sine[4];
+};
+struct vector_place {
+    int64_t slot;
     int32_t sequence;
 };
 
-DEVICE void need_gain(const attend_in_args &a, int kind, vector_needs *needs)
+DEVICE void need_gain(const attend_in_args &a, int kind, float out[4])
 {
     int lane = (int)threadIdx.x % CUDA_WARP, dim = kind < INDEX_QUERY ? a.head_dim : a.index_dim;
     const kernel_weight &main = kind == QUERY ? a.q_gain : a.k_gain;
     const kernel_weight &gain = kind < INDEX_QUERY ? main : kind == INDEX_QUERY ? a.index_q_gain : a.index_k_gain;
     UNROLL for (int p = 0; p < 4; p++)
-        needs->gain[p] = kind != VALUE && dim_of(lane, p) < dim ? gain_at(gain, dim_of(lane, p)) : 0;
+        out[p] = kind != VALUE && dim_of(lane, p) < dim ? gain_at(gain, dim_of(lane, p)) : 0;
 }
 
-DEVICE void need_turn(const attend_in_args &a, int row, int kind, vector_needs *needs)
+DEVICE void need_turn(const attend_in_args &a, int row, int kind, vector_turn *out)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, half = a.rotary_dim / 2;
     UNROLL for (int p = 0; p < 4; p++)
@@ -54,88 +57,100 @@ DEVICE void need_turn(const attend_in_args &a, int row, int kind, vector_needs *
         int i = dim_of(lane, p);
         int64_t at = (int64_t)row * half + (i < half ? i : i - half);
         bool rotates = kind != VALUE && i < a.rotary_dim;
-        needs->cosine[p] = rotates ? a.cosine[at] : 0, needs->sine[p] = rotates ? a.sine[at] : 0;
+        out->cosine[p] = rotates ? a.cosine[at] : 0, out->sine[p] = rotates ? a.sine[at] : 0;
     }
 }
 
-DEVICE void need_place(const attend_in_args &a, int row, vector_needs *needs)
+DEVICE vector_place need_place(const attend_in_args &a, int row)
 {
-    needs->slot = a.rows.slot[row], needs->sequence = a.rows.sequence[row];
+    vector_place place = {a.rows.slot[row], a.rows.sequence[row]};
+    return place;
 }
 
-DEVICE void norm(float x[4], const float gain[4], int dim, float eps)
+/* Vectors in shared memory lie one behind the other, 128 numbers each: dim d of vector i at d ^ heads_swizzle(i), so that
+ * neither those who write a dim of neighbours nor those who read one vector meet at a bank. */
+DEVICE int heads_swizzle(int i) { return i / 2 % 4 * 8; }
+
+/* Norm and turn are for N vectors of one kind at a time, whose sums and exchanges so wait together. */
+
+template <int N> DEVICE void norm(float (&x)[N][4], const float gain[4], int dim, float eps)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
-    float sum = 0;
-    UNROLL for (int p = 0; p < 4; p++) sum += x[p] * x[p];
-    UNROLL for (int mask = 16; mask > 0; mask /= 2) sum += lane_xor(sum, mask);
-    float inverse = 1 / sqrtf(sum / (float)dim + eps);
-    UNROLL for (int p = 0; p < 4; p++)
-        if (dim_of(lane, p) < dim) x[p] = x[p] * inverse * (1 + gain[p]);
+    float sum[N];
+    UNROLL for (int n = 0; n < N; n++)
+    {
+        sum[n] = 0;
+        UNROLL for (int p = 0; p < 4; p++) sum[n] += x[n][p] * x[n][p];
+    }
+    UNROLL for (int mask = 16; mask > 0; mask /= 2)
+        UNROLL for (int n = 0; n < N; n++) sum[n] += lane_xor(sum[n], mask);
+    UNROLL for (int n = 0; n < N; n++)
+    {
+        float inverse = 1 / sqrtf(sum[n] / (float)dim + eps);
+        UNROLL for (int p = 0; p < 4; p++)
+            if (dim_of(lane, p) < dim) x[n][p] = x[n][p] * inverse * (1 + gain[p]);
+    }
 }
 
-/* `shared` [128] is this warp's, dim d at d ^ swizzle. */
-DEVICE void rotate(float x[4], float *shared, int swizzle, const vector_needs &needs, int rotary_dim)
+/* Of vectors first .. first + N - 1 of `shared`, which are this warp's. */
+template <int N>
+DEVICE void rotate(float (&x)[N][4], float *shared, int first, const vector_turn (&turn)[N], int rotary_dim)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, half = rotary_dim / 2;
-    UNROLL for (int p = 0; p < 4; p++) shared[dim_of(lane, p) ^ swizzle] = x[p];
+    UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int p = 0; p < 4; p++)
+            shared[(first + n) * 128 + (dim_of(lane, p) ^ heads_swizzle(first + n))] = x[n][p];
     WARP_SYNC();
     UNROLL for (int p = 0; p < 4; p++) {
         int i = dim_of(lane, p);
-        if (i < half)
-            x[p] = x[p] * needs.cosine[p] - shared[(i + half) ^ swizzle] * needs.sine[p];
-        else if (i < rotary_dim)
-            x[p] = x[p] * needs.cosine[p] + shared[(i - half) ^ swizzle] * needs.sine[p];
+        if (i >= rotary_dim) continue;
+        UNROLL for (int n = 0; n < N; n++)
+        {
+            int other = (i < half ? i + half : i - half) ^ heads_swizzle(first + n);
+            float cosine = x[n][p] * turn[n].cosine[p], sine = shared[(first + n) * 128 + other] * turn[n].sine[p];
+            x[n][p] = i < half ? cosine - sine : cosine + sine;
+        }
     }
 }
 
-DEVICE void store_query(float x[4], float *to, int dim, bool e4m3)
+/* norm and rotate of what a kind has of them; a value has neither. */
+template <int N>
+DEVICE void turn_vectors(const attend_in_args &a, int kind, float (&x)[N][4], const float gain[4],
+                         const vector_turn (&turn)[N], float *shared, int first)
 {
-    int lane = threadIdx.x % CUDA_WARP;
+    if (kind == VALUE) return;
+    norm(x, gain, kind < INDEX_QUERY ? a.head_dim : a.index_dim, a.eps);
+    rotate(x, shared, first, turn, a.rotary_dim);
+}
+
+DEVICE bool is_query(int kind) { return kind == QUERY || kind == INDEX_QUERY; }
+
+DEVICE void store_query(const attend_in_args &a, int row, int kind, int job, const float x[4])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, dim = kind == QUERY ? a.head_dim : a.index_dim;
+    float *to = kind == QUERY ? a.q + ((int64_t)row * a.heads + job) * dim
+                              : a.index_q + ((int64_t)row * a.index_heads + job) * dim;
     UNROLL for (int p = 0; p < 4; p++) {
         if (dim_of(lane, p) >= dim) continue;
         float value = round_bf16(x[p]);
-        to[dim_of(lane, p)] = e4m3 ? float_of_e4m3(e4m3_of_float(value)) : value;
+        to[dim_of(lane, p)] = a.query_e4m3 ? float_of_e4m3(e4m3_of_float(value)) : value;
     }
 }
 
-/* Vector `job` of a kind of row `row`, projected: x has the values of dim_of. `shared` [128] is this warp's, dim d at
- * d ^ swizzle. AHEAD: all of `needs` is there, read at once; else it is read piece by piece, each a way to memory, which takes
- * less registers. */
-template <bool AHEAD>
-DEVICE void attend_in_vector(const attend_in_args &a, int row, int kind, int job, float x[4], vector_needs &needs,
-                             float *shared, int swizzle)
+/* A key or value into the place in the cache that its row has. One way for all kinds: the code is in the loop of a kernel. */
+DEVICE void store_cached(const attend_in_args &a, const vector_place &place, int kind, int job, const float x[4])
 {
-    int heads = kind == QUERY ? a.heads : kind == INDEX_QUERY ? a.index_heads : 0;
-    int dim = kind < INDEX_QUERY ? a.head_dim : a.index_dim;
-    if (kind != VALUE) {
-        if (!AHEAD) need_gain(a, kind, &needs);
-        norm(x, needs.gain, dim, a.eps);
-        if (!AHEAD) need_turn(a, row, kind, &needs);
-        rotate(x, shared, swizzle, needs, a.rotary_dim);
-    }
-    if (kind == QUERY || kind == INDEX_QUERY) {
-        store_query(x, (kind == QUERY ? a.q : a.index_q) + ((int64_t)row * heads + job) * dim, dim, a.query_e4m3);
-        return;
-    }
-    if (!AHEAD) need_place(a, row, &needs);
-    int64_t slot = needs.slot;
-    if (needs.sequence < 0 || slot < 0) return;
-    int token = (int)(slot % CUDA_BLOCK_TOKENS), groups = dim / 16;
+    int64_t slot = place.slot;
+    if (place.sequence < 0 || slot < 0) return;
+    bool index = kind == INDEX_KEY, value = kind == VALUE;
+    int dim = index ? a.index_dim : a.head_dim, token = (int)(slot % CUDA_BLOCK_TOKENS), groups = dim / 16;
     uint8_t *block = a.cache.base + slot / CUDA_BLOCK_TOKENS * a.cache.row_bytes;
-    if (kind == INDEX_KEY) {
-        uint8_t *data = block + a.index_offset;
-        encode_vector(a.cache.index, 1, x, dim, data + token * (a.cache.index_scales / CUDA_BLOCK_TOKENS),
-                      data + a.cache.index_scales + token * groups, 1);
-        return;
-    }
-    uint8_t *head = block + a.main_offset + job * a.cache.head_bytes;
-    int64_t vector = token * (a.cache.k_scales / CUDA_BLOCK_TOKENS);
-    if (kind == KEY)
-        encode_vector(a.cache.main, a.k_scale, x, dim, head + vector, head + a.cache.k_scales + token * groups, 1);
-    else
-        encode_vector(a.cache.main, a.v_scale, x, dim, head + a.cache.v_data + vector,
-                      head + a.cache.v_scales + token / 4 * 4 * groups + token % 4, 4);
+    uint8_t *at = index ? block + a.index_offset : block + a.main_offset + job * a.cache.head_bytes;
+    int64_t vector = token * ((index ? a.cache.index_scales : a.cache.k_scales) / CUDA_BLOCK_TOKENS);
+    uint8_t *scales = at + (index ? a.cache.index_scales : value ? a.cache.v_scales : a.cache.k_scales);
+    scales += value ? token / 4 * 4 * groups + token % 4 : token * groups;
+    encode_vector(index ? a.cache.index : a.cache.main, index ? 1 : value ? a.v_scale : a.k_scale, x, dim,
+                  at + (value ? a.cache.v_data : 0) + vector, scales, value ? 4 : 1);
 }
 
 #endif

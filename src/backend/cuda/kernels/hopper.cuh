@@ -13,7 +13,11 @@
  *       arrivals_wait(full, parity)     until the phase of that parity has ended: 0 the first, 1 the second, 0 the third ..;
  *                                       parity 1 before any has ended returns at once
  *     copy_bulk(shared, global, bytes, full)   16-byte aligned, by one thread: arrives as bytes
+ *     copy_bulk_all(shared, global, bytes, full)   to the same place of all blocks of the cluster, arriving at each one's `full`
  *     copy_come(full)                   one arrival, when all copy_async of this thread so far have arrived; `count` has it
+ *     arrivals_come_at(full, rank)      one arrival at the same barrier of block `rank` of the cluster
+ *     cluster_meet()                    a barrier of all threads of all blocks of the cluster (of a KERNEL_CLUSTER) that have
+ *                                       not ended; also before a block ends at whose barriers others may still arrive
  *     e4m3_halves(codes)                the low two E4M3 codes as a pair of fp16, exactly; NaN gives NaN
  *     round_halves(low, high)           the nearest fp16 of both, ties to even, `low` in the low half
  *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
@@ -67,6 +71,14 @@ DEVICE int32_t tile_unit(int32_t r, int32_t u) { return r * LINE_BYTES + ((u ^ (
 #include "backend/cuda_emulated_hopper.cuh" /* tests/ */
 #else
 
+/* Blocks of a launch in clusters of so many, one beside the other: the grid is a multiple of it. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define KERNEL_CLUSTER(name, args, threads, cluster) KERNEL_OF(name, args, threads, 1)
+#else
+#define KERNEL_CLUSTER(name, args, threads, cluster)                                                                  \
+    KERNEL_BOUNDED(name, args, __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, 1))
+#endif
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define HOPPER_ASM(...) asm volatile(__VA_ARGS__)
 #else
@@ -118,6 +130,27 @@ DEVICE void copy_bulk(void *shared, const void *global, uint32_t bytes, arrivals
     HOPPER_ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
                "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(b))
                : "memory");
+}
+DEVICE void copy_bulk_all(void *shared, const void *global, uint32_t bytes, arrivals *b)
+{
+    HOPPER_ASM("{.reg .b32 n; .reg .b16 all;\n"
+               "mov.u32 n, %%cluster_nctarank;\n"
+               "shl.b32 n, 1, n; sub.u32 n, n, 1; cvt.u16.u32 all, n;\n"
+               "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+               " [%0], [%1], %2, [%3], all;}" ::
+               "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(b))
+               : "memory");
+}
+DEVICE void arrivals_come_at(arrivals *b, int rank)
+{
+    HOPPER_ASM("{.reg .b32 at;\n"
+               "mapa.shared::cluster.u32 at, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [at];}" ::"r"(shared_address(b)), "r"(rank) : "memory");
+}
+DEVICE void cluster_meet()
+{
+    HOPPER_ASM("barrier.cluster.arrive.release.aligned;\n"
+               "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 DEVICE void copy_come(arrivals *b)
 {

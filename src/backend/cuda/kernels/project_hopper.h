@@ -9,31 +9,29 @@ enum {
     HOPPER_ROWS = 128,
     HOPPER_BLOCK = 384, /* threads: two warpgroups that multiply, one that loads */
     HOPPER_BLOCKS = 160, /* at most of a launch */
+    HOPPER_CLUSTER = 2,  /* blocks, each of which brings its share of their rows to all of them */
     HOPPER_GROUP = 16,  /* tiles of rows that share the weights of an output tile while they are in the second-level cache */
     /* Inputs of a slab, and stages of slabs; codes are in lines of 64 bytes. */
     HOPPER_K_BF16 = 64,
-    HOPPER_K_MXFP8 = 64,
+    HOPPER_K_MXFP8 = 128,
     HOPPER_K_NVFP4 = 128,
     HOPPER_STAGES_BF16 = 5,
-    HOPPER_STAGES_MXFP8 = 6,
+    HOPPER_STAGES_MXFP8 = 3,
     HOPPER_STAGES_NVFP4 = 3,
-    HOPPER_STAGES_HEADS = 3, /* of the kernels of qkv_hopper.cu */
     /* Lines of 16 bytes of scales, so many at once that none is overwritten while a stage may need it. */
     HOPPER_SLOTS_MXFP8 = 2,
     HOPPER_SLOTS_NVFP4 = 3,
     HOPPER_OPEN = HOPPER_OUTPUTS * HOPPER_ROWS * 4, /* bytes of a tile's open sums */
     HOPPER_BARRIERS = 1024,
     HOPPER_SHARED_BF16 = HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_BF16 * (HOPPER_ROWS * 128 + HOPPER_OUTPUTS * 128),
-    HOPPER_SHARED_MXFP8 = HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_MXFP8 * (HOPPER_ROWS * 128 + HOPPER_OUTPUTS * 64) +
+    HOPPER_SHARED_MXFP8 = HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_MXFP8 * (HOPPER_ROWS * 256 + HOPPER_OUTPUTS * 128) +
                           HOPPER_SLOTS_MXFP8 * HOPPER_OUTPUTS * 16,
     HOPPER_SHARED_NVFP4 = HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_NVFP4 * (HOPPER_ROWS * 256 + HOPPER_OUTPUTS * 64) +
                           HOPPER_SLOTS_NVFP4 * HOPPER_OUTPUTS * 16,
-    HEADS_WARPS = 3, /* of the third warpgroup take the heads, and one loads */
+    HEADS_WARPS = 8,
+    HEADS_TOGETHER = 4, /* rows of a head that a warp takes at a time */
     HEADS_DIM = HOPPER_OUTPUTS,
     HEADS_ROWS = 192, /* fewer rows are not worth it */
-    HEADS_SHARED_BF16 = 2 * HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_HEADS * (HOPPER_ROWS * 128 + HOPPER_OUTPUTS * 128),
-    HEADS_SHARED_MXFP8 = 2 * HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_HEADS * (HOPPER_ROWS * 128 + HOPPER_OUTPUTS * 64) +
-                         HOPPER_SLOTS_MXFP8 * HOPPER_OUTPUTS * 16,
     PACK_BLOCK = 256,
 };
 
