@@ -2,8 +2,8 @@
  * See cuda_emulated.h. A block runs like this: the scheduler switches to the first ready lane of a warp; a lane that
  * waits switches straight to the next ready lane of its warp; when none is left, back to the scheduler, which goes on
  * with the next warp and opens the barrier when all are there. Of a KERNEL_TOGETHER all blocks are there from the start,
- * each with its own fibers, and the scheduler goes round all their warps; a thread that counts for other blocks or waits
- * for them hands the turn on. An error switches to the scheduler and never back: the
+ * of a KERNEL_NEIGHBOURS those of a cluster, each with its own fibers, and the scheduler goes round all their warps; a thread
+ * that counts for other blocks or waits for them hands the turn on. An error switches to the scheduler and never back: the
  * stacks are used again, and kernels own nothing.
  */
 #undef _FORTIFY_SOURCE /* it takes a long jump from one stack to another for an attack */
@@ -40,7 +40,7 @@ extern "C" {
 emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
 
 /* 3 GB; forward. */
-cuda_emulated_settings cuda_emulated = {CUDA_EMULATED_FORWARD, 1, (size_t)3 << 30, false, false};
+cuda_emulated_settings cuda_emulated = {CUDA_EMULATED_FORWARD, 1, (size_t)3 << 30, false, false, 0, 0};
 
 namespace {
 
@@ -387,6 +387,8 @@ void run_blocks(int64_t first, int64_t step, size_t count)
             if (!turn_of_block(b, (int)n * threads) && !failed) {
                 if (emulated::hopper_go_on())
                     moves++;
+                else if (running->together > 1 && parked_in)
+                    ; /* the others of the cluster may come */
                 else if (parked_in)
                     fail_at(&parked_at, "%s that nothing ends", parked_in);
                 else
@@ -402,6 +404,10 @@ void run_blocks(int64_t first, int64_t step, size_t count)
             moves++;
             continue;
         }
+        if (running->together > 1) {
+            fail_at(&parked_at, "%s that nothing ends", parked_in);
+            continue;
+        }
         blockIdx = waits.block, threadIdx.x = (unsigned)waits.thread;
         fail_at(&waits.at, "waits for %s, which nobody brings: there are %u of %u", waits.what, waits.there, waits.least);
     }
@@ -414,10 +420,15 @@ void run_blocks(int64_t first, int64_t step, size_t count)
             }
 }
 
+int64_t blocks_at_once()
+{
+    return running->together < 0 ? grid_blocks : running->together;
+}
+
 void run_grid()
 {
     bool back = order_now == CUDA_EMULATED_REVERSE;
-    int64_t at_once = running->together ? grid_blocks : 1;
+    int64_t at_once = blocks_at_once();
     for (int64_t i = 0; i < grid_blocks && !failed; i += at_once)
         run_blocks(back ? grid_blocks - 1 - i : i, back ? -1 : 1, (size_t)at_once);
 }
@@ -544,8 +555,8 @@ void gpu_about(gpu *g, gpu_info *out)
     machine *m = of(g);
     *out = gpu_info{};
     snprintf(out->name, sizeof out->name, "emulated");
-    out->major = 9;
-    out->processors = 4;
+    out->major = cuda_emulated.major ? cuda_emulated.major : 9;
+    out->processors = cuda_emulated.processors ? cuda_emulated.processors : 4;
     out->memory = cuda_emulated.memory;
     out->free = m->bytes < cuda_emulated.memory ? cuda_emulated.memory - m->bytes : 0;
     out->shared = MOST_SHARED;
@@ -696,8 +707,10 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     blockDim = {(unsigned)block, 1, 1};
     gridDim = {(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]};
     grid_blocks = (int64_t)grid[0] * grid[1] * grid[2];
-    if (running->together && grid_blocks * block > MOST_FIBERS)
+    if (blocks_at_once() * block > MOST_FIBERS)
         return fail_at(nullptr, "%d blocks of %d threads together are more than are emulated", grid[0], block);
+    if (running->together > 1 && grid[0] % running->together)
+        return fail_at(nullptr, "launch of %d blocks in clusters of %d", grid[0], running->together);
     count_launch(running->name);
     emulated::remember(kernel, running->name, grid, block, shared, args, bytes);
 
@@ -713,7 +726,7 @@ void gpu_launch(gpu *g, const gpu_kernel *kernel, const int grid[3], int block, 
     scheduler_stack_bytes = 0;
 #endif
     threads = block;
-    fibers_need(running->together ? (int)grid_blocks * block : block);
+    fibers_need((int)blocks_at_once() * block);
     dynamic_bytes = (shared + 127) / 128 * 128; /* the last bytes are poison, not a fault */
     dynamic_start = dynamic_of(0);
 
@@ -768,7 +781,7 @@ gpu_calls calls = {gpu_close, gpu_about, gpu_alloc, gpu_free,   gpu_write, gpu_r
 
 namespace emulated {
 
-kernel::kernel(const char *name_, size_t bytes_, void (*run_)(const void *args), bool together_)
+kernel::kernel(const char *name_, size_t bytes_, void (*run_)(const void *args), int together_)
     : name(name_), bytes(bytes_), run(run_), together(together_), next(kernels)
 {
     kernels = this;
@@ -844,10 +857,37 @@ void park(bool (*done)(const void *), const void *what, const char *name, place 
     pass_on(me, w);
 }
 
+int rank_in_cluster()
+{
+    return running->together > 1 ? (int)(blockIdx.x % (unsigned)running->together) : 0;
+}
+
+void cluster_arrive(place at)
+{
+    static uint64_t met;
+    static int come;
+    static uint64_t serial; /* of the launch that `come` is of */
+    if (serial != launch_serial) serial = launch_serial, come = 0;
+    uint64_t mine = met;
+    if (++come == running->together * threads) come = 0, met++;
+    park([](const void *what) { return met != *(const uint64_t *)what; }, &mine, "neighbours_meet", at);
+}
+
+const void *shared_of_rank(const void *own, int rank, place at)
+{
+    const char *p = (const char *)own;
+    if (rank < 0 || rank >= running->together || p < dynamic_start || p >= dynamic_start + dynamic_bytes) {
+        fail_at(&at, "neighbour_shared of rank %d, byte %td of its dynamic shared memory", rank, p - dynamic_start);
+        leave();
+    }
+    size_t n = (size_t)(order_now == CUDA_EMULATED_REVERSE ? running->together - 1 - rank : rank);
+    return dynamic_of(n) + (p - dynamic_start);
+}
+
 void shared_enter(shared_memory *m)
 {
     if (m->block == serial_now) return;
-    if (running->together) {
+    if (running->together != 1) {
         fail_at(nullptr, "the shared array %s, of a kernel whose blocks are there together: DYNAMIC has one for each", m->name);
         leave();
     }

@@ -28,11 +28,11 @@ struct place {
 
 /* Registers a kernel before main. */
 struct kernel {
-    kernel(const char *name, size_t bytes, void (*run)(const void *args), bool together);
+    kernel(const char *name, size_t bytes, void (*run)(const void *args), int together);
     const char *name;
     size_t bytes;
     void (*run)(const void *args);
-    bool together; /* all blocks of a launch are there at once */
+    int together; /* how many blocks of a launch are there at once, neighbours in x; -1: all of them */
     kernel *next;
 };
 
@@ -51,6 +51,10 @@ struct shared_memory {
 };
 void shared_enter(shared_memory *memory);
 void *dynamic_memory();
+
+int rank_in_cluster();
+void cluster_arrive(place at);
+const void *shared_of_rank(const void *own, int rank, place at);
 
 uint32_t count_arrival(uint32_t *at, uint32_t n, place where);
 void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place where);
@@ -127,8 +131,9 @@ extern emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
     static emulated::kernel hy_##name##_registered("hy_" #name, sizeof(args),                                          \
                                                    [](const void *a) { hy_##name(*(const args *)a); }, together);      \
     static void hy_##name(const args &a)
-#define KERNEL(name, args) EMULATED_KERNEL(name, args, false)
-#define KERNEL_TOGETHER(name, args, threads, blocks) EMULATED_KERNEL(name, args, true)
+#define KERNEL(name, args) EMULATED_KERNEL(name, args, 1)
+#define KERNEL_TOGETHER(name, args, threads, blocks) EMULATED_KERNEL(name, args, -1)
+#define KERNEL_NEIGHBOURS(name, args, threads, blocks, size) EMULATED_KERNEL(name, args, size)
 #define KERNEL_OF(name, args, threads, blocks) KERNEL(name, args)
 #define DEVICE static inline
 #define DEVICE_APART static
@@ -314,6 +319,21 @@ DEVICE void pause_some()
 DEVICE void prefetch(const void *at, EMULATED_HERE)
 {
     emulated::check_global(at, 1, "prefetch", EMULATED_PLACE);
+}
+
+/* ---- Between the thread blocks of a cluster ----------------------------------------------------------------------- */
+
+DEVICE int neighbour_rank()
+{
+    return emulated::rank_in_cluster();
+}
+DEVICE void neighbours_meet(EMULATED_HERE)
+{
+    emulated::cluster_arrive(EMULATED_PLACE);
+}
+template <typename type> DEVICE const type *neighbour_shared(const type *own, int rank, EMULATED_HERE)
+{
+    return (const type *)emulated::shared_of_rank(own, rank, EMULATED_PLACE);
 }
 
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */

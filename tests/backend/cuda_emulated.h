@@ -1,7 +1,7 @@
 /*
  * A GPU on the CPU, for tests: the kernels of src/backend/cuda/kernels, compiled as C++, one fiber a thread, one block
  * after the other on the thread that launches; of a KERNEL_TOGETHER all blocks in turns, which change where a thread
- * counts for the others or waits for them.
+ * counts for the others or waits for them, and so of a KERNEL_NEIGHBOURS those of a cluster.
  *
  * An error that `wait` returns, with kernel, block, thread and line, is
  *   - lanes of a warp that meet at different operations, or do not all come; threads at different barriers; a barrier
@@ -40,6 +40,8 @@ typedef struct cuda_emulated_settings {
     size_t memory;   /* bytes that alloc gives in all */
     bool host_guard; /* device memory cannot be touched by the host between calls: slow */
     bool trace;      /* every launch to stderr */
+    int major;       /* of the compute capability; 0: 9 */
+    int processors;  /* 0: 4 */
 } cuda_emulated_settings;
 extern cuda_emulated_settings cuda_emulated;
 

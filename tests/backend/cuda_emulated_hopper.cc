@@ -14,7 +14,7 @@ namespace emulated {
 
 namespace {
 
-enum { GROUPS = 8, THREADS = 128, IDS = 16 };
+enum { GROUPS = 8, THREADS = 128, IDS = 16, CLUSTER = 16 };
 constexpr uint64_t MARK = 0x5A;
 
 struct phase {
@@ -64,7 +64,7 @@ struct meeting {
 
 std::vector<late> copies;
 group groups[GROUPS];
-meeting meetings[IDS];
+meeting meetings[CLUSTER][IDS]; /* of each block that is there */
 uint64_t seed;
 
 phase *phase_of(arrivals *b, const char *what, const place *at)
@@ -319,7 +319,7 @@ static void count_registers()
 
 void some_meet(int id, int count, bool stay, place at)
 {
-    meeting *m = &meetings[id];
+    meeting *m = &meetings[rank_in_cluster()][id];
     if (m->come && m->count != count) fail(&at, "barrier %d of %d threads, and of %d for others", id, count, m->count);
     m->count = count;
     turn_of t = {&m->turn, m->turn};
@@ -400,7 +400,8 @@ void hopper_begin()
         if (l.list) copies_end(l.list, false); /* of a block that failed */
     copies.clear();
     for (group &g : groups) g = group();
-    for (meeting &m : meetings) m = meeting();
+    for (auto &block : meetings)
+        for (meeting &m : block) m = meeting();
 }
 
 bool hopper_go_on()

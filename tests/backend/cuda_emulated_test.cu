@@ -80,6 +80,20 @@ KERNEL(test_early, emulated_test_args)
     a.out[threadIdx.x] = part[((int)threadIdx.x + 1) % a.count];
 }
 
+/* Each block of a cluster adds up what all of them have at its thread's place. kind 1: one block does not come to the second
+ * barrier; 2: a place outside; 3: a block does not wait for the others. */
+KERNEL_NEIGHBOURS(test_cluster, emulated_test_args, 64, 1, 4)
+{
+    float *mine = DYNAMIC(float);
+    int rank = neighbour_rank();
+    mine[threadIdx.x] = (float)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (a.kind != 3) neighbours_meet();
+    float sum = 0;
+    for (int r = 0; r < 4; r++) sum += *neighbour_shared(mine + threadIdx.x + (a.kind == 2 ? 64 : 0), r);
+    a.out[blockIdx.x * blockDim.x + threadIdx.x] = sum + (float)rank;
+    if (a.kind != 1 || rank != 2) neighbours_meet();
+}
+
 /* Rounds of all blocks: in each a block adds what it and the next one had at its start. `in`: counters, one a round.
  * kind 1: block 1 does not come to the second round; 2: a shared array. */
 KERNEL_TOGETHER(test_together, emulated_test_args, 64, 1)

@@ -281,6 +281,39 @@ static void together(void **state)
         }
 }
 
+/* Clusters that read each other's shared memory; one that a block has left; a place that is not there; reading too early. */
+static void clusters(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 8, THREADS = 64, SIZE = 4 };
+    static const char *const text[] = {NULL, "neighbours_meet that nothing ends", "neighbour_shared of rank 0, byte ", NULL};
+    for (int o = 0; o < ORDERS; o++)
+        for (int kind = 0; kind < 4; kind++) {
+            float out[BLOCKS * THREADS];
+            cuda_emulated.order = orders[o];
+            gpu *g = open_gpu();
+            emulated_test_args args = {take(g, sizeof out), NULL, 0, kind};
+            start(g, "hy_test_cluster", BLOCKS, THREADS, THREADS * sizeof(float), &args);
+            if (text[kind]) {
+                expect_error(g, text[kind]);
+            } else {
+                int wrong = 0;
+                finish(g);
+                g->calls->read(g, args.out, out, sizeof out);
+                for (int i = 0; i < BLOCKS * THREADS; i++) {
+                    int first = i / (SIZE * THREADS) * SIZE * THREADS + i % THREADS;
+                    wrong += !(out[i] == (float)(SIZE * first + 6 * THREADS + i / THREADS % SIZE));
+                }
+                if (kind == 0)
+                    assert_int_equal(wrong, 0);
+                else
+                    assert_true(wrong > 0);
+            }
+            g->calls->free(g, args.out);
+            g->calls->close(g);
+        }
+}
+
 static void wrong_calls(void **state)
 {
     (void)state;
@@ -350,7 +383,7 @@ int main(void)
         cmocka_unit_test(sums),        cmocka_unit_test(lanes),         cmocka_unit_test(tensor_cores),
         cmocka_unit_test(copies),      cmocka_unit_test(early_returns), cmocka_unit_test(wrong_kernels),
         cmocka_unit_test(wrong_hopper), cmocka_unit_test(wrong_calls), cmocka_unit_test(memory),
-        cmocka_unit_test(together),
+        cmocka_unit_test(together),    cmocka_unit_test(clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

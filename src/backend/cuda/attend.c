@@ -348,14 +348,13 @@ void cuda_index_select(ops_step *step, int layer)
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-/* How many tiles the rows are: of rows that share blocks. short_runs: they begin where a sequence's rows do. */
-static int64_t tiles_of_rows(const ops_step *step, bool short_runs)
+/* How many tiles the rows are: of rows that share blocks. */
+static int64_t tiles_of_rows(const ops_step *step)
 {
     int64_t tiles = 0;
-    for (int32_t t = 0, in_run = 0; t < step->rows.count; t++) {
+    for (int32_t t = 0; t < step->rows.count; t++) {
         bool begins = t == 0 || step->rows.sequence[t] != step->rows.sequence[t - 1] || step->rows.sequence[t] < 0;
-        in_run = begins ? 0 : in_run + 1;
-        tiles += begins || (short_runs ? in_run : step->rows.position[t]) % ATTEND_ROWS == 0;
+        tiles += begins || step->rows.position[t] % ATTEND_ROWS == 0;
     }
     return tiles;
 }
@@ -386,38 +385,44 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     }
 }
 
-/*
- * In the kernels for lists of a cache of NVFP4 with 128 dims, if it is one: rows that share blocks by tiles where tiles
- * have three of them on average, others one by one. Units, or tiles, are cut into runs where they fill less than half
- * of the places for thread blocks; behind that partials would cost more than the places bring.
- */
+/* Runs that lists of up to `most` blocks are cut into, so that few units fill the GPU. Where thread blocks can be a cluster these
+ * fold what they have among themselves: as many as find places beside each other. Elsewhere every block behind the first run is
+ * written and read once more, which pays where units fill less than half of the places. */
+static int32_t cut_lists(const ops_backend *b, int64_t units, int32_t most, bool clusters)
+{
+    enum { CLUSTERS = 2 /* places for thread blocks of clusters on a multiprocessor */ };
+    int64_t places = ATTEND_DECODE_BLOCKS * (int64_t)b->info.processors;
+    int32_t cuts = 1;
+    if (clusters) {
+        while (cuts < ATTEND_CLUSTER && cuts < most && 2 * cuts * units <= CLUSTERS * (int64_t)b->info.processors) cuts *= 2;
+        return (size_t)attend_decode_shared((most + cuts - 1) / cuts, cuts) <= b->info.shared ? cuts : 1;
+    }
+    if (2 * units <= places) {
+        int32_t run = (int32_t)((units * most + places - 1) / places);
+        cuts = (most + run - 1) / run;
+    }
+    return units * (most + 1) <= partials_room(b) ? cuts : 1;
+}
+
+/* In the kernel for lists of a cache of NVFP4 with 128 dims, if it is one. */
 static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32_t most)
 {
-    enum { SHORT = 2 * ATTEND_ROWS, VERIFY_BLOCKS = 2 /* on a multiprocessor */ };
     const ops_backend *b = step->backend;
+    bool clusters = b->info.major >= 9;
+    char name[32] = "attend_decode";
     if (args->cache.main != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || args->head_dim != 128 ||
         !args->blocks)
         return false;
-    args->short_runs = longest_run(step) <= SHORT;
-    int64_t tiles = tiles_of_rows(step, args->short_runs), at_work = units, places = b->info.processors;
-    bool verify = 3 * tiles <= step->rows.count;
-    if (verify) at_work = units / step->rows.count * tiles;
-    places *= verify ? VERIFY_BLOCKS : ATTEND_DECODE_BLOCKS;
-    int32_t cuts = 1;
-    if (2 * at_work <= places) {
-        int32_t run = (int32_t)((at_work * most + places - 1) / places);
-        cuts = (most + run - 1) / run;
-    }
+    int32_t cuts = cut_lists(b, units, most, clusters), cluster = clusters ? cuts : 1;
     args->count = most;
     args->run = (most + cuts - 1) / cuts;
-    args->joined = verify ? 1 : args->run;
+    args->joined = args->run;
     args->slots = most - args->joined + 1;
     args->last = 1;
-    if (units * (args->slots + 1) > partials_room(b)) args->run = most;
-    if (args->run < most) args->partials = step->attend_partials;
-    cuda_launch(step, verify ? "attend_verify" : "attend_decode", (int)units, (most + args->run - 1) / args->run, 1,
-                (verify ? ATTEND_ROWS_WARPS : ATTEND_DECODE_WARPS) * CUDA_WARP,
-                verify ? (size_t)attend_verify_shared() : 0, args, sizeof *args);
+    if (cuts > 1 && !clusters) args->partials = step->attend_partials;
+    if (cluster > 1) snprintf(name, sizeof name, "attend_decode_%d", cluster);
+    cuda_launch(step, name, (int)units * cluster, cuts / cluster, 1, ATTEND_DECODE_WARPS * CUDA_WARP,
+                (size_t)attend_decode_shared(args->run, cluster), args, sizeof *args);
     if (args->partials) fold_partials(step, args, units);
     return true;
 }
@@ -469,7 +474,7 @@ void cuda_attend(ops_step *step, int layer)
     args.count = args.run = most;
     /* Tiles of rows, if they are enough for the GPU. */
     if (m->head_dim == 128 && longest_run(step) > 1 &&
-        tiles_of_rows(step, false) * m->kv_heads * args.head_tiles > few_units(b)) {
+        tiles_of_rows(step) * m->kv_heads * args.head_tiles > few_units(b)) {
         kernel_name("attend_rows", args.cache.main, b->options.read, m->head_dim, name);
         shared = (size_t)attend_shared(m->head_dim, ATTEND_ROWS);
         warps = ATTEND_ROWS_WARPS;

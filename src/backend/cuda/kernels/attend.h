@@ -6,8 +6,9 @@
 
 enum {
     ATTEND_WARPS = 4,
-    ATTEND_DECODE_WARPS = 2,  /* of attend_decode */
-    ATTEND_DECODE_BLOCKS = 7, /* of its thread blocks on a multiprocessor of sm_90 */
+    ATTEND_DECODE_WARPS = 4,  /* of attend_decode */
+    ATTEND_DECODE_BLOCKS = 4, /* of its thread blocks on a multiprocessor of sm_90 */
+    ATTEND_CLUSTER = 8,       /* of them at most that share a unit */
     ATTEND_HEADS = 16, /* query heads that share a block: rows of one MMA tile */
     ATTEND_SUMS = 8,   /* sums of weights by 16 tokens */
     ATTEND_ROWS_WARPS = 8,
@@ -16,8 +17,7 @@ enum {
 };
 
 /* attend_FORMAT_DIM, attend_rows_FORMAT_128 and attend_fold, and for lists of blocks of NVFP4 with 128 dims attend_decode: grid
- * units, count / run, of which the first run is folded (`joined`); and attend_verify: the same grid, runs of the first row's
- * list.
+ * units, count / run, of which the first run is folded (`joined`), and attend_decode_N: grid units * N, in clusters.
  * A unit is a row, a KV head and 16 of its query heads: number (row * kv_heads + KV head) * head_tiles + tile. A partial is
  * what one block gave one unit: float maximum[16], sum[16], out[16][head_dim], maxima in powers of two. */
 typedef struct attend_args {
@@ -35,7 +35,6 @@ typedef struct attend_args {
     float value_scale; /* of an fp8 cache */
     int32_t first, count; /* blocks [first, first + count) of each list */
     int32_t run;          /* of them a thread block takes; grid: units, count / run. attend_rows_ takes all: first is 0 */
-    int32_t short_runs;   /* attend_verify: tiles of ATTEND_ROWS begin where a sequence's rows do, not at multiples of it */
     int32_t last;         /* the lists end in this span */
     int32_t joined;       /* the first slot has what so many blocks of the list fold to, each of the others one block: 1 but for
                            * attend_decode, which folds its first run */
@@ -48,12 +47,12 @@ static inline int32_t attend_shared(int32_t dim, int32_t rows)
     int32_t row = (ATTEND_HEADS * dim + ATTEND_HEADS * CUDA_BLOCK_TOKENS) * 2 + 2 * ATTEND_SUMS * ATTEND_HEADS * 4;
     return CUDA_BLOCK_TOKENS * dim * 2 + rows * row;
 }
-/* Of attend_verify. */
-static inline int32_t attend_verify_shared(void)
+/* Of attend_decode and attend_decode_N. */
+static inline int32_t attend_decode_shared(int32_t run, int32_t cluster)
 {
-    int32_t block = 2 * CUDA_BLOCK_TOKENS * (64 + 8), units = CUDA_BLOCK_TOKENS * 8 * 2, operands = 2 * 8 * CUDA_WARP * 16;
-    int32_t numbers = 2 * 8 * ATTEND_HEADS * 4, list = (CUDA_WARP + 1) * 4;
-    return block + units + ATTEND_ROWS * (operands + numbers + list);
+    int32_t block = 2 * CUDA_BLOCK_TOKENS * (64 + 8), operands = 2 * 8 * CUDA_WARP * 16, units = 8 * 80 * 4;
+    int32_t numbers = (ATTEND_DECODE_WARPS + 8) * ATTEND_HEADS * 4, partial = ATTEND_HEADS * 128 * 4;
+    return block + operands + units + numbers + (cluster > 1 ? run * 2 * ATTEND_HEADS * 4 + (run - 1) * partial : 0);
 }
 static inline int64_t attend_partial(int32_t dim)
 {

@@ -83,6 +83,12 @@ DEVICE uint32_t plain_units(uint32_t both)
     uint32_t two = (both & 0x7F) << 4 | (both & 0x7F00) << 12; /* as nvfp4_unit, one in each half */
     return multiply_pairs(multiply_pairs(two, 0x7F007F00u), 0x76007600u);
 }
+/* The same of the two low or the two high bytes of a word. */
+DEVICE uint32_t units_of_bytes(uint32_t word, int high)
+{
+    uint32_t two = permute_bytes(word, 0, high ? 0x4342 : 0x4140) << 4;
+    return multiply_pairs(multiply_pairs(two, 0x7F007F00u), 0x76007600u);
+}
 DEVICE uint32_t any_units(uint32_t both)
 {
     return permute_bytes(nvfp4_unit(both & 0xFF), nvfp4_unit(both >> 8 & 0xFF), 0x7610);

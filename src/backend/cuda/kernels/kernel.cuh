@@ -20,6 +20,10 @@
  * Nobody promises that all of them are on the GPU at once: a wait may be only for what threads bring that already run. Its
  * shared memory is dynamic.
  *
+ * KERNEL_NEIGHBOURS(name, args, threads, blocks, size): as KERNEL_OF; `size` neighbours in x, a cluster, are on the GPU at once
+ * and reach each other's dynamic shared memory: neighbour_rank, neighbours_meet, neighbour_shared. From 9.0 on; on GPUs before that
+ * nobody launches it. hopper.cuh has clusters whose copies arrive everywhere.
+ *
  * Kernels keep to what is declared here and to plain C++ (templates too, no std, no exceptions): inline PTX and CUDA's own
  * intrinsics stand in this folder's kernel.cuh alone. Names of kernels begin with hy_ in the program: KERNEL puts it there.
  */
@@ -110,6 +114,14 @@ DEVICE uint32_t round_pair(float low, float high)
 #define KERNEL_AHEAD_OF(name, args, threads, blocks)                                                                  \
     extern "C" __global__ void __launch_bounds__(threads, blocks) hy_##name(const __grid_constant__ args a)
 #define KERNEL_TOGETHER(name, args, threads, blocks) KERNEL_AHEAD_OF(name, args, threads, blocks)
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define CLUSTER_ASM(...) asm volatile(__VA_ARGS__)
+#define KERNEL_NEIGHBOURS(name, args, threads, blocks, size)                                                             \
+    KERNEL_BOUNDED(name, args, __cluster_dims__(size, 1, 1) __launch_bounds__(threads, blocks))
+#else
+#define CLUSTER_ASM(...) __trap()
+#define KERNEL_NEIGHBOURS(name, args, threads, blocks, size) KERNEL_OF(name, args, threads, blocks)
+#endif
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #define DYNAMIC(type) ((type *)dynamic_shared)
@@ -313,6 +325,28 @@ DEVICE void await(const uint32_t *at, uint32_t least, const char *what)
 DEVICE void pause_some() { __nanosleep(500); }
 /* Its 128 bytes into the second-level cache, some time. */
 DEVICE void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
+/* ---- Between the thread blocks of a cluster ----------------------------------------------------------------------- */
+
+DEVICE int neighbour_rank()
+{
+    uint32_t rank = 0;
+    CLUSTER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
+}
+/* A barrier of all their threads; what they wrote to shared memory before can be read behind it. */
+DEVICE void neighbours_meet()
+{
+    CLUSTER_ASM("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    CLUSTER_ASM("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* The same place in another one's dynamic shared memory; it must not end before it has been read. */
+template <typename type> DEVICE const type *neighbour_shared(const type *own, int rank)
+{
+    const type *other = nullptr;
+    CLUSTER_ASM("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
+    return other;
+}
 
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
