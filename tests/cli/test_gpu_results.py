@@ -80,7 +80,7 @@ class Results(unittest.TestCase):
                          {"test test_backend_cuda_hopper": "skipped", "test test_backend_cuda_linear": "passed",
                           "test test_backend_cuda_verify": "failed", "bench memory": "passed", "bench kernels index": "passed",
                           "bench kernels moe": "cut off", "bench kernels qkv": "left out", "bench kernels head": "left out",
-                          "bench kernels qkv wgmma": "left out",
+                          "bench kernels qkv mma": "left out",
                           "bench decode nano": "left out", "eval": "left out"})
         self.assertEqual(steps["test test_backend_cuda_verify"]["code"], 3)
         self.assertEqual((result["commit"], result["machine"]["gpu"]["name"]), ("abc", "a fake"))
@@ -99,8 +99,8 @@ class Results(unittest.TestCase):
             self.assertIn("no JSON", result["steps"][0]["err"])
             self.assertIn("it broke", result["steps"][1]["err"])
             self.assertIn("0.600 ms", (folder / "out/gpu-results.txt").read_text())
-            self.run_tool(folder, "--only", "bench kernels draft,bench kernels prefill wgmma,bench prefill slice", code=0)
-            self.assertIn("prefill of it [wgmma]", (folder / "out/gpu-results.txt").read_text())
+            self.run_tool(folder, "--only", "bench kernels draft,bench kernels prefill mma,bench prefill slice", code=0)
+            self.assertIn("prefill of it [mma.sync]", (folder / "out/gpu-results.txt").read_text())
             self.run_tool(folder, "--only", "eval,bench decode slice", code=0)
             step = json.loads((folder / "out/gpu-results.json").read_text())["steps"][0]
             self.assertEqual((step["name"], step["command"][3:5]), ("bench decode slice", ["m3.1-flash", "--load-format"]))
