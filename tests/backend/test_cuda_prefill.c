@@ -370,7 +370,7 @@ static void follows_the_rows(void **state)
     step_rows rows;
     random_state = 13;
     random_model_make(&m, &kind);
-    bench_open(&b, &ops_cuda, &m, CACHE_NVFP4, CACHE_NVFP4, (ops_options){.gpu_wgmma_rows = 4}, 1);
+    bench_open(&b, &ops_cuda, &m, CACHE_NVFP4, CACHE_NVFP4, (ops_options){.gpu_wgmma_rows = 1}, 1);
     rows_open(&rows);
     rows_add(&rows, 0, 2000, 8, 9);
     for (int alike = 1; alike >= 0; alike--) {

@@ -62,6 +62,7 @@ struct ops_backend {
     gpu *gpu; /* owned */
     gpu_info info;
     bool prefill_alike; /* neighbouring rows chose alike in the step before: which form prefill.c takes */
+    int wgmma_tried;     /* trial.c */
     atomic_bool running; /* a step is between begin and finish, driven by thread `driver` */
     pthread_t driver;
     kernel_weight embed, head, final_norm;
@@ -157,6 +158,13 @@ struct ops_step {
 
 /* What ops_cuda.open opens: gpu_driver_open. Tests put another one here before they open anything. */
 extern hy_status (*cuda_open_gpu)(gpu **g, hy_error *err);
+/* linear.c for trial.c: a product, or with `z` a SwiGLU, of one part's format by warpgroups or by the kernels of every GPU; the
+ * columns that the former take are multiples. */
+struct project_args;
+void cuda_project_by(ops_step *step, bool wgmma, const struct project_args *args);
+int cuda_hopper_cols(int32_t format);
+/* trial.c: step->packed becomes NULL where projections by warpgroups have other bits than the rest. */
+hy_status cuda_trial(ops_step *step, hy_error *err);
 /* options.gpu_wgmma_rows becomes the number of rows from which on warpgroups multiply on this GPU, 0: never. */
 void cuda_wgmma_settle(ops_backend *b);
 

@@ -8,6 +8,10 @@
  * agree, in some of its layers, and the next one goes by it: with three of four blocks in common four rows take 28
  * together, for which the first form's bound is 450 TFLOP/s, which nobody has measured; the second one's is near 300
  * whatever they take, of which 113 to 117 are reached on an H200 with lists at random (prefill_blocks.cu).
+ *
+ * A row at a time, which is what decoding does (attend_decode.cu), reaches 163 to 166 there. So lists come here with
+ * --gpu-wgmma-rows 1 alone, which keeps both forms tested; block scores, which are five times as fast here, come
+ * wherever rows stand in long runs.
  */
 #include "backend/cuda/cuda.h"
 
@@ -42,8 +46,9 @@ static bool possible(const ops_backend *b)
     return b->options.gpu_wgmma_rows > 0 && b->info.major == 9 && b->info.shared >= (size_t)prefill_rows_shared();
 }
 
-/* Most rows follow another one of their sequence: where they do not, a decoded block has one row to serve. All steps,
- * where the option says so: then no row's bits depend on which kernels a step takes. */
+/* Rows stand in runs of a sequence, 32 and more in the mean: what is decoded for a few alone is dear (128 rows of 32
+ * sequences took 565 us on an H200, a row at a time takes 26). All steps, where the option says so: then no row's bits
+ * depend on which kernels a step takes. */
 static bool many_rows(const ops_step *step)
 {
     const ops_backend *b = step->backend;
@@ -52,7 +57,7 @@ static bool many_rows(const ops_step *step)
     if (b->options.gpu_wgmma_rows == 1) return true;
     for (int32_t t = 1; t < count; t++)
         neighbours += step->rows.sequence[t] >= 0 && step->rows.sequence[t] == step->rows.sequence[t - 1];
-    return 4 * (int64_t)neighbours >= 3 * (int64_t)(count - 1);
+    return 32 * (int64_t)neighbours >= 31 * (int64_t)(count - 1);
 }
 
 /* Is there a form with blocks that stay for the model? */
@@ -77,7 +82,7 @@ hy_status cuda_prefill_open(ops_step *step, hy_error *err)
     static const char what[] = "the selection of many rows and partial results of attention";
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
-    if (!possible(b) || step->limits.rows < b->options.gpu_wgmma_rows || !has_lists(m)) return HY_OK;
+    if (!possible(b) || b->options.gpu_wgmma_rows != 1 || !has_lists(m)) return HY_OK;
     struct cuda_prefill *p = step->prefill = memory_zeroed(1, sizeof *p);
     if (!p) return error_memory(err, what, sizeof *p);
     int32_t alive = PREFILL_ALIVE * PREFILL_WAVE, most = most_waves(m);
@@ -258,6 +263,7 @@ bool cuda_prefill_attend(ops_step *step, int layer)
     const ops_model *m = b->model;
     bool sparse = m->layer[layer].sparse;
     if (m->head_dim != PREFILL_DIM || (sparse && m->index_top > PREFILL_TOP) || !many_rows(step)) return false;
+    if (sparse && b->options.gpu_wgmma_rows != 1) return false;
     if (sparse && step->prefill && layer % COUNTED == 1) count_alike(step);
     if (sparse && step->prefill && !b->prefill_alike)
         blocks_stay(step, layer);
