@@ -385,16 +385,17 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     }
 }
 
-/* Runs that lists of up to `most` blocks are cut into, so that few units fill the GPU. Where thread blocks can be a cluster these
- * fold what they have among themselves: as many as find places beside each other. Elsewhere every block behind the first run is
- * written and read once more, which pays where units fill less than half of the places. */
+/* Runs that lists of up to `most` blocks are cut into, so that few units fill the GPU. Where thread blocks can be a
+ * cluster these fold what they have among themselves: as many as find places beside each other. Elsewhere every block
+ * behind the first run is written and read once more, which pays where units fill less than half of the places. */
 static int32_t cut_lists(const ops_backend *b, int64_t units, int32_t most, bool clusters)
 {
     enum { CLUSTERS = 2 /* places for thread blocks of clusters on a multiprocessor */ };
     int64_t places = ATTEND_DECODE_BLOCKS * (int64_t)b->info.processors;
     int32_t cuts = 1;
     if (clusters) {
-        while (cuts < ATTEND_CLUSTER && cuts < most && 2 * cuts * units <= CLUSTERS * (int64_t)b->info.processors) cuts *= 2;
+        while (cuts < ATTEND_CLUSTER && cuts < most && 2 * cuts * units <= CLUSTERS * (int64_t)b->info.processors)
+            cuts *= 2;
         return (size_t)attend_decode_shared((most + cuts - 1) / cuts, cuts) <= b->info.shared ? cuts : 1;
     }
     if (2 * units <= places) {
