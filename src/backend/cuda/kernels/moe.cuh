@@ -363,6 +363,10 @@ template <int MOST> DEVICE void moe_out(const moe_args &a, int32_t tile, int lan
                          row % moe_part<MOST>::ROWS * EXPERTS_TILE + column,
                      moe_part<MOST>::SIZE, shared);
         }
+        if (a.beside) {
+            quad y = *(const quad *)(a.beside + (int64_t)row * s.hidden + tile * EXPERTS_TILE + column);
+            UNROLL for (int c = 0; c < 4; c++) shared[c] = bits_float(y.w[c]);
+        }
         for (int first = 0; first < per_token; first += 4) {
             quad y[4] = {};
             float weight[4] = {0, 0, 0, 0};
@@ -382,7 +386,7 @@ template <int MOST> DEVICE void moe_out(const moe_args &a, int32_t tile, int lan
         quad after;
         UNROLL for (int c = 0; c < 4; c++) {
             float routed = s.scaling * sum[c];
-            after.w[c] = float_bits(bits_float(before.w[c]) + (a.shared_down.data ? routed + shared[c] : routed));
+            after.w[c] = float_bits(bits_float(before.w[c]) + (a.shared_down.data || a.beside ? routed + shared[c] : routed));
         }
         *(quad *)x = after;
     }

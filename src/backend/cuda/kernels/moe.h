@@ -72,6 +72,7 @@ typedef struct moe_args {
     experts_glu_args glu;
     experts_down_args down; /* with its sum; y is [count * per_token, hidden] */
     kernel_weight shared_gate, shared_up, shared_down; /* mxfp8, or no data */
+    const float *beside;    /* [count, hidden] the shared expert's outputs, where it was computed before; else NULL */
     uint16_t *shared_z;     /* [count, shared width] bf16 */
     float *router_parts;    /* [rows of 8][experts][slice][8] */
     float *gate_up;         /* [gate, up][count * per_token][width] */
