@@ -103,8 +103,8 @@ typedef struct hy_model_options {
                                    * a file with a template, or the text of one */
     int threads;                  /* 0: one per core that this process may use */
     const char *cpu_pin;          /* workers stay on a core each: "auto" (default: with several memory nodes), "on", "off" */
-    int gpu_wgmma_rows;           /* "cuda" on Hopper: projections of so many rows and more take another kernel (docs/gpu.md says
-                                   * what that may cost); 0 (default): none, 1: all that it fits */
+    int gpu_wgmma_rows;           /* "cuda" on Hopper: steps of so many rows and more multiply by warpgroups, with the same bits
+                                   * (docs/gpu.md); 0 (default): where that is faster, 1: all, -1: none; below: HY_USAGE */
     int max_model_len;            /* tokens of a sequence; 0: the config's max_position_embeddings */
     const char *drafter;          /* "off" (default), "on": the checkpoint's own (its folder dspark), or a drafter's folder */
     const char *draft_cache_dtype; /* of the drafter's context: "auto" (default: fp8, with a bf16 cache bf16), "fp8", "bf16" */

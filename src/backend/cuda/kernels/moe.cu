@@ -16,6 +16,7 @@
  *     6  shared down a tile, a slice of K                                                   6.3 KB
  *     7  down        a tile of an expert, all of K                                         27.6 KB
  *
+ * The shared expert of more than MOE_FEW rows was computed before (`beside`), and 4 and 6 are not there.
  * So the shared expert's bytes flow while the routes are made (4), and while the last tiles of gate and up end (6). What
  * belongs together (gate and up, slices, the experts of an output tile) is put down in memory, and the warp that counts the
  * last of it adds it up, in the fixed order: SwiGLU and quantiser behind 5, eight slices behind 4, x behind 6 and 7.
