@@ -568,8 +568,8 @@ int bench_engine(int argc, char **argv)
         {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
          CLI_STRING},
         {"gpu-wgmma-rows", "N",
-         "with cuda on Hopper: projections and attention of N rows and more by warpgroups (default 0: where that is "
-         "faster; -1: none)",
+         "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
+         "none)",
          &m->gpu_wgmma_rows, CLI_INT},
         {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
          CLI_STRING},

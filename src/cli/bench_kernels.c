@@ -481,8 +481,8 @@ int bench_kernels(int argc, char **argv)
          &b->read_bytes, CLI_SIZE},
         {"threads", "N", "worker threads (default: one per core)", &b->threads, CLI_INT},
         {"gpu-wgmma-rows", "N",
-         "with cuda on Hopper: projections and attention of N rows and more by warpgroups (default 0: where that is "
-         "faster; -1: none)",
+         "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
+         "none)",
          &b->wgmma_rows, CLI_INT},
         {"backend", "NAME", "cpu (default), cuda or reference", &b->backend, CLI_STRING},
         {"device", "NAME", "the same: auto (default), cpu or cuda", &b->backend, CLI_STRING},

@@ -313,8 +313,8 @@ static int command(const char *bench, const char *about, const char *batches, in
         {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
          CLI_STRING},
         {"gpu-wgmma-rows", "N",
-         "with cuda on Hopper: projections and attention of N rows and more by warpgroups (default 0: where that is "
-         "faster; -1: none)",
+         "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
+         "none)",
          &m->gpu_wgmma_rows, CLI_INT},
         {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
          CLI_STRING},

@@ -90,8 +90,8 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
         t, n,
         (cli_option){
             "gpu-wgmma-rows", "N",
-            "with cuda on Hopper: projections and attention of N rows and more by warpgroups (default 0: where that is "
-            "faster; 1: all; -1: none)",
+            "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
+            "none)",
             &m->gpu_wgmma_rows, CLI_INT});
     n = add(t, n,
             (cli_option){"kv-cache-memory-bytes", "SIZE",

@@ -114,8 +114,7 @@ const arg_spec serve_front[] = {
 {"readback", "", ARG_CHOICE, GROUP_HAYATE, FATE_DONE, "exact", "exact|e4m3", "how NVFP4 cache values are read", ""},
 {"moe-activation", "", ARG_CHOICE, GROUP_HAYATE, FATE_DONE, "auto", "auto|nvfp4|none", "activations of routed experts", ""},
 {"gpu-wgmma-rows", "", ARG_INT, GROUP_HAYATE, FATE_DONE, "0", "",
- "with cuda on Hopper: projections and attention of so many rows and more by warpgroups; 0: where that is faster, 1: all, "
- "-1: none", ""},
+ "with cuda on Hopper: products of so many rows and more by warpgroups; 0: where that is faster, 1: all, -1: none", ""},
 {"kv-offload-memory", "", ARG_HUMAN, GROUP_HAYATE, FATE_DONE, "0", "",
  "memory for blocks that leave the cache, such as 8GiB", ""},
 {"kv-offload-disk", "", ARG_TEXT, GROUP_HAYATE, FATE_DONE, "", "",
