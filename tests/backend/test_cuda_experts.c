@@ -430,36 +430,46 @@ static void choice(void **state)
 }
 
 /* Logits of many rows have the bits that few have, of the kernel for any projection. */
+static void compare_logits(const char *kernel, size_t shared, int32_t experts, int32_t rows, int32_t cols, int blocks)
+{
+    size_t values = (size_t)(rows * cols), weights = (size_t)(experts * cols),
+           bytes = (size_t)(experts * rows) * sizeof(float);
+    uint16_t *x = malloc(values * sizeof *x);
+    float *w = random_floats(weights, 1, false), *before = malloc(bytes);
+    for (size_t i = 0; i < values; i++) x[i] = bf16_from_float(random_normal());
+    memset(before, 0xFF, bytes);
+    gpu *g = device_open();
+    route_many_args many = {rows,
+                            cols,
+                            experts,
+                            device_put(g, w, weights * sizeof *w),
+                            device_put(g, x, values * sizeof *x),
+                            device_put(g, before, bytes)};
+    project_args few = {.parts = 1, .count = rows, .in = many.in};
+    few.part[0].w = (kernel_weight){.data = many.router, .format = KERNEL_F32, .rows = experts, .cols = cols};
+    few.part[0].out = device_take(g, bytes), few.part[0].stride = experts;
+    device_run(g, kernel, blocks, 1, 1, PROJECT_BLOCK, shared, &many, sizeof many);
+    device_run(g, "project_f32_1", rows, experts, 1, PROJECT_BLOCK, 0, &few, sizeof few);
+    float *a = device_get(g, many.scores, bytes), *b = device_get(g, few.part[0].out, bytes);
+    assert_memory_equal(a, b, bytes);
+    void *all[] = {(void *)(uintptr_t)many.router, (void *)(uintptr_t)many.in, many.scores, few.part[0].out};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) g->calls->free(g, all[i]);
+    free(a), free(b), free(x), free(w), free(before);
+    g->calls->close(g);
+}
+
+/* Inputs whose slices are empty, of one step, of several. */
 static void many_logits(void **state)
 {
     (void)state;
-    enum { EXPERTS = 24, ROWS = 37 };
-    static const int32_t cols[] = {32, 544, 1040, 2048};
+    static const int32_t cols[] = {8, 32, 544, 1040, 2048, 6144};
     for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
-        size_t values = (size_t)(ROWS * cols[c]), weights = (size_t)(EXPERTS * cols[c]),
-               bytes = EXPERTS * ROWS * sizeof(float);
-        uint16_t *x = malloc(values * sizeof *x);
-        float *w = random_floats(weights, 1, false);
-        for (size_t i = 0; i < values; i++) x[i] = bf16_from_float(random_normal());
-        gpu *g = device_open();
-        route_many_args many = {ROWS,
-                                cols[c],
-                                EXPERTS,
-                                device_put(g, w, weights * sizeof *w),
-                                device_put(g, x, values * sizeof *x),
-                                device_take(g, bytes)};
-        project_args few = {.parts = 1, .count = ROWS, .in = many.in};
-        few.part[0].w = (kernel_weight){.data = many.router, .format = KERNEL_F32, .rows = EXPERTS, .cols = cols[c]};
-        few.part[0].out = device_take(g, bytes), few.part[0].stride = EXPERTS;
-        device_run(g, "route_many", 2, 1, 1, PROJECT_BLOCK, ROUTE_MANY_SHARED, &many,
-                   sizeof many); /* five tiles a block, or four */
-        device_run(g, "project_f32_1", ROWS, EXPERTS, 1, PROJECT_BLOCK, 0, &few, sizeof few);
-        float *a = device_get(g, many.scores, bytes), *b = device_get(g, few.part[0].out, bytes);
-        assert_memory_equal(a, b, bytes);
-        void *all[] = {(void *)(uintptr_t)many.router, (void *)(uintptr_t)many.in, many.scores, few.part[0].out};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) g->calls->free(g, all[i]);
-        free(a), free(b), free(x), free(w);
-        g->calls->close(g);
+        compare_logits("route_many", ROUTE_MANY_SHARED, 24, 37, cols[c], 2); /* five tiles a block, or four */
+        compare_logits("route_wide", ROUTE_WIDE_SHARED, 64, 37, cols[c], 3); /* two tiles a block, or one */
+        if (cols[c] != 544) continue;
+        static const int32_t rows[] = {1, 15, 17, 32, 127, 129};
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            compare_logits("route_wide", ROUTE_WIDE_SHARED, 32, rows[r], cols[c], 2);
     }
 }
 

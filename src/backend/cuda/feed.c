@@ -9,7 +9,7 @@
  * time, which changes no bit of a row.
  *
  * On Hopper kernels/experts_hopper.cu takes the pieces that have more rows than MOE_ROWS, where sizes allow, and
- * kernels/route_many.cu the router of many rows; the bits are the same.
+ * kernels/route_many.cu and route_wide.cu the router of many rows; the bits are the same.
  *
  * Up to MOE_ROWS rows go through one launch instead, with the same bits (kernels/moe.cu), where the weights are of the
  * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. `route` then does the norm alone,
@@ -185,6 +185,16 @@ static route_choose_args choose_args(const ops_step *step, int layer)
     };
 }
 
+/* A multiprocessor takes some 6.5 times as long for a tile of route_wide as for one of route_many, with eight times the
+ * products: where its last tiles leave most multiprocessors idle, smaller ones are faster. */
+static bool route_wide_pays(const gpu_info *info, int32_t count, int32_t experts)
+{
+    int32_t wide = divide_up(count, ROUTE_WIDE) * (experts / ROUTE_WIDE);
+    int32_t many = divide_up(count, ROUTE_MANY_ROWS) * (experts / ROUTE_MANY_OUTPUTS);
+    return experts % ROUTE_WIDE == 0 && ROUTE_WIDE_SHARED <= info->shared &&
+           13 * divide_up(wide, info->processors) <= 2 * divide_up(many, info->processors);
+}
+
 void cuda_route_now(ops_step *step)
 {
     int layer = step->routing - 1;
@@ -198,7 +208,9 @@ void cuda_route_now(ops_step *step)
     if (tiles >= info->processors && router->format == KERNEL_F32 && m->experts % ROUTE_MANY_OUTPUTS == 0 &&
         m->hidden % 8 == 0 && ROUTE_MANY_SHARED + 16384 <= info->shared) {
         route_many_args many = {count, m->hidden, m->experts, router->data, step->normed, step->router};
-        cuda_launch(step, "route_many", info->processors, 1, 1, PROJECT_BLOCK, ROUTE_MANY_SHARED, &many, sizeof many);
+        bool wide = route_wide_pays(info, count, m->experts);
+        cuda_launch(step, wide ? "route_wide" : "route_many", info->processors, 1, 1, PROJECT_BLOCK,
+                    wide ? ROUTE_WIDE_SHARED : ROUTE_MANY_SHARED, &many, sizeof many);
     } else {
         cuda_project(step, router, step->normed, count, NULL, false, CUDA_STORE, step->router, m->experts);
     }
