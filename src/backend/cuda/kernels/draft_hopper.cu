@@ -7,17 +7,19 @@
  * 2^-24 of it. Weights are rounded to the format of the values. Own rows are multiplied in bf16 by m16n8k16, while the first
  * tiles are on their way.
  *
- * Bytes: 32 KB of E4M3 a block of 128 keys, in flight while a place in the rings is waited for. Cycles of the tensor cores: 2,048
- * a block, of which 7 rows of 16 heads use 112 / 128. 32 sequences are 128 thread blocks with 33 blocks each, 67,600 cycles or
- * 38 us at 1.79 GHz; the cache's bytes alone are 30 us. The two warpgroups take turns at the tensor cores: one has its softmax
- * and fold while the other multiplies. What bounds it is how long a warpgroup takes from one block to the next: two products one
- * behind the other (1,100 cycles), and between them 600 instructions of one warp a scheduler, at about four cycles each. To start
- * the next block's scores meanwhile takes 64 registers a thread that are not there.
+ * Bytes: 32 KB of E4M3 a block of 128 keys, called into the second-level cache four blocks ahead, so that registers that wait for
+ * them are few. Cycles of the tensor cores: 2,048 a block, of which 7 rows of 16 heads use 112 / 128. 32 sequences are 128 thread
+ * blocks with 33 blocks each, 67,600 cycles or 38 us at 1.79 GHz; the cache's bytes alone are 30 us. The two warpgroups take turns
+ * at the tensor cores: one has its softmax and fold while the other multiplies. What is left is how long a warpgroup takes from one
+ * block to the next: the keys' product (600 cycles), the maxima (200), the weights, eight powers of two for each step of the
+ * values' product, which runs beside them (700), the rest of that product (130) and the fold (80): 2,300 with what lies between them,
+ * by the stalls that the compiler wrote. To start the next block's scores meanwhile takes 64 registers a thread that are not there.
  *
  * One sequence is bound by how long a block takes from its first byte to its last: a thread block for each block of keys, whose
  * parts are folded by draft_fold. Between the two, runs.
  *
- * H200, 2026-12-01: 13.3, 33.7 and 94.5 us for 1, 8 and 32 sequences of 7 rows behind 4,096 positions, with the fold.
+ * H200, 2026-12-01: 13.3, 33.7 and 94.5 us for 1, 8 and 32 sequences of 7 rows behind 4,096 positions, with the fold, when the
+ * values' product waited for all weights (2,800 cycles) and nothing was called ahead.
  */
 #include "backend/cuda/kernels/draft.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
@@ -63,6 +65,15 @@ DEVICE draft_work find_work(const draft_attend_args &a, const draft_sequence &of
     return w;
 }
 
+/* Blocks [whole[0], whole[1]) of the context, of which every row sees all keys: those that the last row sees from the first key
+ * on, but for the one that ends later than the context. */
+DEVICE void whole_blocks(const draft_attend_args &a, const draft_sequence &of, int whole[2])
+{
+    int low = of.position + of.rows - a.window;
+    whole[0] = (low > 0 ? (low + CUDA_BLOCK_TOKENS - 1) / CUDA_BLOCK_TOKENS : 0) - of.first_block;
+    whole[1] = of.position / CUDA_BLOCK_TOKENS - of.first_block;
+}
+
 /* ---- Keys and values --------------------------------------------------------------------------------------------- */
 
 /* Tokens [first, end) of a block are values, the others zeros: where a row sees nothing anything may lie. */
@@ -72,41 +83,65 @@ template <bool VALUES> DEVICE key_span stored_span(const draft_attend_args &a, c
     return span_of(a, of, b, 0);
 }
 
-/* By one warpgroup. A thread has eight pieces of 16 codes; lane l has token l % 8 of eight and piece l / 8 of four, so that
- * a warp's stores, eight tokens of one unit, meet every bank once. Pieces of the next block are on their way while it waits
- * for a place. */
+/* A thread's line of a block's keys or values, of 128 bytes, into the second-level cache. base: as below. */
+DEVICE void call_block(const uint8_t *base, int64_t row)
+{
+    int thread = (int)threadIdx.x % WARPGROUP, token = thread / CUDA_WARP * 8 + thread % 8, piece = thread % CUDA_WARP / 8;
+    prefetch(base + row + ((thread - token) * DIM - piece * 16));
+}
+
+/* What a thread has stored of tokens of block b that no row sees becomes zeros. */
+DEVICE void clear_unseen(const draft_attend_args &a, const draft_sequence *sequence, int b, unsigned char *tile, int unit)
+{
+    int thread = (int)threadIdx.x % WARPGROUP, token = thread / CUDA_WARP * 8 + thread % 8;
+    key_span span = span_of(a, *sequence, b, 0);
+    for (int i = 0; i < 4; i++)
+        if (token + i * 32 < span.first || token + i * 32 >= span.end)
+            for (int half = 0; half < 2; half++) {
+                unsigned char *to = tile + half * TILE_HALF + i * 32 * LINE_BYTES;
+                *(quad *)(to + unit) = *(quad *)(to + (unit ^ 16)) = quad{{0, 0, 0, 0}};
+            }
+}
+
+/* By one warpgroup, a half of the dims after the other. A thread has four pieces of 16 codes of a half; lane l has token l % 8 of
+ * eight and piece l / 8 of four, so that a warp's stores, eight tokens of one unit, meet every bank once. A piece is asked for
+ * as soon as the registers of the one before are free, from the second-level cache: it is called there AHEAD blocks before. */
 template <bool VALUES>
-DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, unsigned char *ring,
+DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence *sequence, const draft_work &w, unsigned char *ring,
                        arrivals *full, arrivals *empty)
 {
-    enum { PIECES = 8 };
+    enum { PIECES = 4, AHEAD = 4 };
     int thread = (int)threadIdx.x % WARPGROUP, token = thread / CUDA_WARP * 8 + thread % 8, piece = thread % CUDA_WARP / 8;
+    int whole[2], end = w.end;
+    whole_blocks(a, *sequence, whole);
     const int32_t *table = a.table + (int64_t)w.sequence * a.blocks;
     const uint8_t *base = a.cache.base + a.at + w.group * a.cache.draft_head_bytes + (VALUES ? a.cache.draft_v_data : 0) +
                           token * DIM + piece * 16;
-    int unit[2] = {tile_unit(token, 2 * piece), tile_unit(token, 2 * piece + 1)};
+    int unit = tile_unit(token, 2 * piece);
+    const uint8_t *from = base + table[w.begin] * a.cache.row_bytes;
     quad held[PIECES];
-    int32_t next = table[w.begin];
-    UNROLL for (int i = 0; i < PIECES; i++)
-        held[i] = load_once(base + next * a.cache.row_bytes + i % 4 * 32 * DIM + i / 4 * 64);
-    next = w.begin + 1 < w.end ? table[w.begin + 1] : next;
-    for (int b = w.begin, n = 0; b < w.end; b++, n++) {
-        unsigned char *tile = ring + n % RING * TILE_BYTES;
-        const uint8_t *from = base + next * a.cache.row_bytes;
-        key_span span = stored_span<VALUES>(a, of, b);
-        if (b + 2 < w.end) next = table[b + 2];
-        arrivals_wait(empty + n % RING, n / RING % 2 ^ 1);
-        UNROLL for (int i = 0; i < PIECES; i++) {
-            int t = token + i % 4 * 32;
-            quad out[2];
-            UNROLL for (int h = 0; h < 8; h++) out[h / 4].w[h % 4] = e4m3_halves(held[i].w[h / 2] >> h % 2 * 16);
-            if (VALUES && (t < span.first || t >= span.end)) out[0] = out[1] = quad{{0, 0, 0, 0}};
-            UNROLL for (int h = 0; h < 2; h++) *(quad *)(tile + i / 4 * TILE_HALF + i % 4 * 32 * LINE_BYTES + unit[h]) = out[h];
-        }
+    UNROLL for (int i = 0; i < PIECES; i++) held[i] = load_once(from + i * 32 * DIM);
+    for (int i = 1; i < AHEAD && w.begin + i < end; i++) call_block(base, table[w.begin + i] * a.cache.row_bytes);
+    for (int b = w.begin, stage = 0, turn = 1; b < end; b++) {
+        unsigned char *tile = ring + stage * TILE_BYTES;
+        if (b + AHEAD < end) call_block(base, table[b + AHEAD] * a.cache.row_bytes);
+        arrivals_wait(empty + stage, turn);
+        UNROLL for (int half = 0; half < 2; half++)
+            UNROLL for (int i = 0; i < PIECES; i++) {
+                unsigned char *to = tile + half * TILE_HALF + i * 32 * LINE_BYTES;
+                quad out[2];
+                UNROLL for (int h = 0; h < 8; h++) out[h / 4].w[h % 4] = e4m3_halves(held[i].w[h / 2] >> h % 2 * 16);
+                if (!half) held[i] = load_once(from + i * 32 * DIM + 64);
+                *(quad *)(to + unit) = out[0];
+                *(quad *)(to + (unit ^ 16)) = out[1]; /* the next one: the first is even */
+            }
+        if (VALUES && (b < whole[0] || b >= whole[1])) clear_unseen(a, sequence, b, tile, unit);
         others_read(); /* it would wait for loads too */
-        arrivals_come(full + n % RING);
-        if (b + 1 < w.end)
-            UNROLL for (int i = 0; i < PIECES; i++) held[i] = load_once(from + i % 4 * 32 * DIM + i / 4 * 64);
+        arrivals_come(full + stage);
+        if (b + 1 == end) break;
+        from = base + table[b + 1] * a.cache.row_bytes;
+        UNROLL for (int i = 0; i < PIECES; i++) held[i] = load_once(from + i * 32 * DIM);
+        if (++stage == RING) stage = 0, turn ^= 1;
     }
 }
 
@@ -226,12 +261,12 @@ DEVICE void find_tops(float (&s)[4 * TILES], const float factor[2], const int fi
     }
 }
 
-/* Weights, as A of wgmma and of m16n8k16; sum[r][c] grows by those of this lane. */
+/* Weights of tokens 16 * k on, as A of wgmma and of m16n8k16; sum[r][c] grows by those of this lane. */
 template <bool HALF, int TILES>
-DEVICE void weigh(const float (&s)[4 * TILES], const float factor[2], const float base[2], uint32_t (&weights)[2 * TILES],
-                  float sum[2][2])
+DEVICE void weigh(const float (&s)[4 * TILES], int k, const float factor[2], const float base[2],
+                  uint32_t (&weights)[2 * TILES], float sum[2][2])
 {
-    UNROLL for (int i = 0; i < TILES; i++)
+    UNROLL for (int i = 2 * k; i < 2 * k + 2; i++)
         UNROLL for (int r = 0; r < 2; r++) {
             float p[2];
             UNROLL for (int c = 0; c < 2; c++) {
@@ -252,11 +287,17 @@ template <bool HALF> DEVICE void multiply_keys(float (&s)[64], const unsigned ch
                                               matrix_of(keys + k / 4 * TILE_HALF, 0, ATOM_BYTES) + k % 4 * MATRIX_NEXT, k > 0);
     wgmma_commit();
 }
-template <bool HALF> DEVICE void multiply_values(float (&out)[64], const uint32_t (&weights)[32], const unsigned char *values)
+/* A step of 16 tokens is on its way while the weights of the next one are computed. factors: of this lane's first query. */
+template <bool HALF>
+DEVICE void multiply_values(float (&out)[64], const float (&s)[64], const float *factors, const float base[2],
+                            uint32_t (&weights)[32], float sum[2][2], const unsigned char *values)
 {
-    wgmma_fence();
-    UNROLL for (int k = 0; k < CUDA_BLOCK_TOKENS / 16; k++)
+    UNROLL for (int k = 0; k < CUDA_BLOCK_TOKENS / 16; k++) {
+        float factor[2] = {read_here(factors), read_here(factors + 8)}; /* or all weights are computed before the first step */
+        weigh<HALF, 16>(s, k, factor, base, weights, sum);
+        wgmma_fence();
         wgmma<DIM, HALF, true>(out, weights + 4 * k, matrix_of(values + k * 16 * LINE_BYTES, TILE_HALF, ATOM_BYTES), k > 0);
+    }
     wgmma_commit();
 }
 
@@ -284,7 +325,7 @@ DEVICE void attend_own(const draft_attend_args &a, int rows, const unsigned char
     }
     float base[2], sum[2][2] = {{0, 0}, {0, 0}};
     find_tops<true, 2>(s, factor, first, end, to.top, base);
-    weigh<false, 2>(s, factor, base, weights, sum);
+    weigh<false, 2>(s, 0, factor, base, weights, sum);
     UNROLL for (int r = 0; r < 2; r++) to.sum[r] = sum[r][0] + sum[r][1];
     UNROLL for (int i = 0; i < 64; i++) to.out[i] = 0;
     UNROLL for (int i = 0; i < DIM / 8; i += 2) {
@@ -309,9 +350,10 @@ DEVICE void store_part(const draft_attend_args &a, const draft_work &w, int plac
     }
 }
 
-/* The runs so far: maxima and sums here, outputs in shared memory, each thread's at steps of all of them. */
+/* The runs so far: maxima and sums here, outputs in shared memory, fours of each thread at steps of all of them. */
 struct draft_total {
-    float top[2], sum[2], *out;
+    float top[2], sum[2];
+    quad *out;
 };
 DEVICE void fold_run(draft_total &to, const draft_part &run, bool begin)
 {
@@ -321,9 +363,13 @@ DEVICE void fold_run(draft_total &to, const draft_part &run, bool begin)
         if (begin) to.top[r] = run.top[r];
         to.sum[r] = begin ? run.sum[r] : fold_value(to.sum[r], before[r], run.sum[r], now[r]);
     }
-    UNROLL for (int i = 0; i < 64; i++) {
-        float *x = to.out + i * MULTIPLYING;
-        *x = begin ? run.out[i] : fold_value(*x, before[i / 2 % 2], run.out[i], now[i / 2 % 2]);
+    UNROLL for (int i = 0; i < DIM / 8; i++) {
+        quad *at = to.out + i * MULTIPLYING, x = *at;
+        UNROLL for (int c = 0; c < 4; c++) {
+            float y = run.out[4 * i + c];
+            x.w[c] = float_bits(begin ? y : fold_value(bits_float(x.w[c]), before[c / 2], y, now[c / 2]));
+        }
+        *at = x;
     }
 }
 /* By way of the lines of this warp's queries, which nobody needs any more. */
@@ -334,8 +380,8 @@ DEVICE void store_total(const draft_attend_args &a, const draft_work &w, int fir
     UNROLL for (int r = 0; r < 2; r++) {
         float sum = sum_of_row(x.sum[r]);
         UNROLL for (int i = 0; i < DIM / 8; i++) {
-            const float *from = x.out + (4 * i + 2 * r) * MULTIPLYING;
-            uint32_t pair = round_pair(from[0] / sum, from[MULTIPLYING] / sum);
+            const uint32_t *from = x.out[i * MULTIPLYING].w + 2 * r;
+            uint32_t pair = round_pair(bits_float(from[0]) / sum, bits_float(from[1]) / sum);
             *(uint32_t *)(tile + i / 8 * QUERY_HALF + tile_unit(16 * warp + lane / 4 + 8 * r, i % 8) + 4 * t) = pair;
         }
     }
@@ -367,16 +413,19 @@ DEVICE void give_turn(int group)
 
 /* One of two warpgroups. */
 template <bool HALF>
-DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const draft_work &w, const unsigned char *tiles,
+DEVICE void multiply(const draft_attend_args &a, const draft_sequence *sequence, const unsigned char *tiles,
                      unsigned char *queries_tile, draft_control &control, unsigned char *more)
 {
+    const draft_sequence of = *sequence; /* in registers: barriers would have it read again */
+    const draft_work w = find_work(a, of);
     int per_group = a.heads / a.kv_heads, queries = of.rows * per_group, group = (int)threadIdx.x / WARPGROUP;
     int thread = (int)threadIdx.x % WARPGROUP, line = thread / CUDA_WARP * 16 + thread % CUDA_WARP / 4;
-    int query[2] = {w.first + group * LINES + line, w.first + group * LINES + line + 8};
+    int first_query = w.first + group * LINES + line, whole[2];
+    whole_blocks(a, of, whole);
     queries_tile += group * QUERY_BYTES;
-    float *factors = control.factor + group * LINES, factor[2] = {a.scale, a.scale};
-    int tile = query[0] / 16; /* of 16 queries, this warp's */
-    draft_total total = {{0, 0}, {0, 0}, (float *)more + threadIdx.x};
+    float *factors = control.factor + group * LINES, factor[2];
+    int tile = first_query / 16; /* of 16 queries, this warp's */
+    draft_total total = {{0, 0}, {0, 0}, (quad *)more + threadIdx.x};
     put_queries(a, w, queries, queries_tile);
     if (w.own) {
         draft_part own;
@@ -393,13 +442,15 @@ DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const
         WARP_SYNC();
         halve_queries(a, queries_tile, factors);
         WARP_SYNC();
-        factor[0] = factors[line], factor[1] = factors[line + 8];
+    } else {
+        factors[thread % LINES] = a.scale;
     }
     others_read();
     if (group == 0)
         threads_meet<4, WARPGROUP>();
     else
         threads_meet<5, WARPGROUP>();
+    factor[0] = factors[line], factor[1] = factors[line + 8];
     int n = 0;
     for (int run = w.run, b = w.begin; run < w.run_end; run++) {
         int end = a.mode == DRAFT_BLOCKS ? w.end : run_begin(of.blocks - 1, run + 1);
@@ -409,7 +460,6 @@ DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const
         for (; b < end; b++, n++) {
             int stage = n % RING, turn = n / RING % 2;
             const unsigned char *keys = tiles + stage * TILE_BYTES, *values = keys + RING * TILE_BYTES;
-            key_span least = span_of(a, of, b, of.rows - 1);
             float s[64], out[64], top[2], base[2], sum[2][2] = {{0, 0}, {0, 0}}, before[2], now[2];
             uint32_t weights[32];
             arrivals_wait(control.full[0] + stage, turn);
@@ -420,18 +470,18 @@ DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const
             WARP_SYNC();
             if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[0] + stage);
             int first[2] = {0, 0}, ends[2] = {0, 0};
-            if (least.first <= 0 && least.end >= CUDA_BLOCK_TOKENS) {
+            if (b >= whole[0] && b < whole[1]) {
                 find_tops<false, 16>(s, factor, first, ends, top, base);
             } else {
+                const draft_sequence *again = (const draft_sequence *)known_here((const uint8_t *)sequence);
                 UNROLL for (int r = 0; r < 2; r++) {
-                    key_span span = span_of(a, of, b, query[r] / per_group);
+                    key_span span = span_of(a, *again, b, (first_query + 8 * r) / per_group);
                     first[r] = span.first, ends[r] = span.end;
                 }
                 find_tops<true, 16>(s, factor, first, ends, top, base);
             }
-            weigh<HALF, 16>(s, factor, base, weights, sum);
             arrivals_wait(control.full[1] + stage, turn);
-            multiply_values<HALF>(out, weights, values);
+            multiply_values<HALF>(out, s, factors + line, base, weights, sum, values);
             UNROLL for (int r = 0; r < 2; r++) {
                 fold_step(state.top[r], top[r], before[r], now[r]);
                 state.sum[r] = fold_value(state.sum[r], before[r], sum[r][0] + sum[r][1], now[r]);
@@ -439,6 +489,7 @@ DEVICE void multiply(const draft_attend_args &a, const draft_sequence &of, const
             if (lane_ballot(before[0] != 1 || before[1] != 1)) /* most blocks have no new maximum */
                 UNROLL for (int i = 0; i < 64; i++) state.out[i] *= before[i / 2 % 2];
             wgmma_wait<0>(out);
+            wgmma_hold(weights);
             WARP_SYNC();
             if (threadIdx.x % CUDA_WARP == 0) arrivals_come(control.empty[1] + stage);
             UNROLL for (int i = 0; i < 64; i++) state.out[i] = fused(out[i], now[i / 2 % 2], state.out[i]);
@@ -460,9 +511,8 @@ template <bool HALF> DEVICE void attend(const draft_attend_args &a)
 {
     unsigned char *queries = TILES(unsigned char), *tiles = queries + 2 * QUERY_BYTES;
     draft_control &control = *(draft_control *)(tiles + 2 * RING * TILE_BYTES);
-    const draft_sequence of = a.sequence[blockIdx.z]; /* in registers: barriers would have it read again */
-    if (a.mode == DRAFT_BLOCKS && (int)blockIdx.x >= of.blocks) return;
-    draft_work w = find_work(a, of);
+    const draft_sequence *sequence = a.sequence + blockIdx.z;
+    if (a.mode == DRAFT_BLOCKS && (int)blockIdx.x >= sequence->blocks) return;
     int group = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * RING; i++) {
@@ -473,19 +523,20 @@ template <bool HALF> DEVICE void attend(const draft_attend_args &a)
     }
     BLOCK_SYNC();
     if (group < 2) {
-        registers_take<184>();
-        multiply<HALF>(a, of, w, tiles, queries, control, queries + DRAFT_HOPPER_SHARED);
+        registers_take<208>();
+        multiply<HALF>(a, sequence, tiles, queries, control, queries + DRAFT_HOPPER_SHARED);
     } else {
-        registers_give<72>();
+        registers_give<48>();
+        const draft_work w = find_work(a, *sequence);
         if (w.begin >= w.end) return;
         if (group == 2 && HALF)
-            bring_e4m3<false>(a, of, w, tiles, control.full[0], control.empty[0]);
+            bring_e4m3<false>(a, sequence, w, tiles, control.full[0], control.empty[0]);
         else if (group == 2)
-            bring_bf16<false>(a, of, w, tiles, control.full[0], control.empty[0]);
+            bring_bf16<false>(a, *sequence, w, tiles, control.full[0], control.empty[0]);
         else if (HALF)
-            bring_e4m3<true>(a, of, w, tiles + RING * TILE_BYTES, control.full[1], control.empty[1]);
+            bring_e4m3<true>(a, sequence, w, tiles + RING * TILE_BYTES, control.full[1], control.empty[1]);
         else
-            bring_bf16<true>(a, of, w, tiles + RING * TILE_BYTES, control.full[1], control.empty[1]);
+            bring_bf16<true>(a, *sequence, w, tiles + RING * TILE_BYTES, control.full[1], control.empty[1]);
     }
 }
 

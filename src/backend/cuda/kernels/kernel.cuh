@@ -87,6 +87,7 @@ DEVICE float power_of_two(float x)
     float p = exp2f(x);
     return p < 0x1p-126f ? 0 : p;
 }
+DEVICE float read_here(const float *shared) { return *shared; }
 DEVICE float reciprocal(float x) { return 1 / x; }
 DEVICE uint32_t round_pair(float low, float high)
 {
@@ -232,6 +233,13 @@ DEVICE void copy_async_word(void *shared, const void *global)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global));
 }
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
+/* From shared memory, here: what is made of it is made behind what stands before, also where the compiler would rather not. */
+DEVICE float read_here(const float *shared)
+{
+    float x;
+    asm volatile("ld.volatile.shared.f32 %0, [%1];" : "=f"(x) : "r"((uint32_t)__cvta_generic_to_shared(shared)) : "memory");
+    return x;
+}
 /* Until at most N committed groups of this thread are on their way. */
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
