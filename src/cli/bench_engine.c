@@ -550,37 +550,22 @@ int bench_engine(int argc, char **argv)
     engine_bench *b = calloc(1, sizeof *b);
     if (!b) return 1;
     b->contexts = "16", b->batches = "1,64", b->runs = 5, b->tokens = 32;
-    hy_model_options *m = &b->options;
-    const cli_option flags[] = {
+    cli_option table[FLAGS_MAX] = {
         {"context", "LIST", "tokens of each prompt, such as 16,4096 (default 16)", &b->contexts, CLI_STRING},
         {"batch", "LIST", "requests in flight (default 1,64)", &b->batches, CLI_STRING},
         {"tokens", "N", "steps of a run, a token for each request (default 32)", &b->tokens, CLI_INT},
         {"runs", "N", "runs whose medians are shown (default 5)", &b->runs, CLI_INT},
         {"temperature", "T", "of sampling; 0 (default): the largest logit", &b->temperature, CLI_FLOAT},
-        {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
-        {"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING},
-        {"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING},
-        {"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference", &m->kv_cache_dtype,
-         CLI_STRING},
-        {"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,
-         CLI_STRING},
-        {"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback, CLI_STRING},
-        {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
-         CLI_STRING},
-        {"gpu-wgmma-rows", "N",
-         "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
-         "none)",
-         &m->gpu_wgmma_rows, CLI_INT},
-        {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
-         CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},
     };
+    int lines = 0;
+    while (table[lines].name) lines++;
+    lines = flags_backend_table(&b->options, table, lines);
     const char *places[1];
     int count = 1;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->wake, NULL);
-    int code = cli_parse("bench engine", "bench engine MODEL [flags]", about, flags, sizeof flags / sizeof *flags, argc,
-                         argv, places, &count);
+    int code = cli_parse("bench engine", "bench engine MODEL [flags]", about, table, lines, argc, argv, places, &count);
     if (code < 0) code = count ? run(b, places[0]) : cli_usage_error("bench engine", "name the folder of a model");
     pthread_cond_destroy(&b->wake);
     pthread_mutex_destroy(&b->lock);

@@ -10,6 +10,7 @@
 #include "cli/bench_report.h"
 #include "cli/cli.h"
 #include "cli/find_model.h"
+#include "cli/flags.h"
 
 enum { MAX_CONTEXT = 1 << 24, MAX_RUNS = 1000, MAX_BATCH = 8192, MAX_ROWS = BENCH_MAX_LIST * BENCH_MAX_LIST };
 
@@ -291,7 +292,7 @@ static int command(const char *bench, const char *about, const char *batches, in
     b->bench = bench, b->contexts = "0,4096", b->batches = batches, b->runs = 5, b->head = 1;
     b->layers = b->dense_layers = -1;
     hy_model_options *m = &b->options;
-    const cli_option flags[] = {
+    cli_option table[FLAGS_MAX] = {
         {"context", "LIST", "tokens in the cache before the step, such as 0,4096,64K (default 0,4096)", &b->contexts,
          CLI_STRING},
         {"batch", "LIST",
@@ -302,22 +303,6 @@ static int command(const char *bench, const char *about, const char *batches, in
         {"read-buffer", "SIZE",
          "bytes of a read pass (default: four last-level caches, at most 1/8 of free memory or of --memory)",
          &b->read_bytes, CLI_SIZE},
-        {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
-        {"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING},
-        {"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING},
-        {"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference", &m->kv_cache_dtype,
-         CLI_STRING},
-        {"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,
-         CLI_STRING},
-        {"readback", "KIND", "how an nvfp4 cache is read: exact (default) or e4m3", &m->readback, CLI_STRING},
-        {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
-         CLI_STRING},
-        {"gpu-wgmma-rows", "N",
-         "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
-         "none)",
-         &m->gpu_wgmma_rows, CLI_INT},
-        {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
-         CLI_STRING},
         {"weights", "KIND", "load (default), or stream: experts are read from the files as they are needed",
          &m->weights, CLI_STRING},
         {"memory", "SIZE",
@@ -337,11 +322,14 @@ static int command(const char *bench, const char *about, const char *batches, in
         {"by-kernel", NULL, "of a GPU also what each kernel of a step takes", &b->by_kernel, CLI_FLAG},
         {"json", NULL, "one JSON object on stdout instead of tables", &b->json, CLI_FLAG},
     };
+    int lines = 0;
+    while (table[lines].name) lines++;
+    lines = flags_backend_table(&b->options, table, lines);
     const char *places[1];
     int count = 1;
     snprintf(name, sizeof name, "bench %s", bench);
     snprintf(usage, sizeof usage, "bench %s MODEL [flags]", bench);
-    int code = cli_parse(name, usage, about, flags, sizeof flags / sizeof *flags, argc, argv, places, &count);
+    int code = cli_parse(name, usage, about, table, lines, argc, argv, places, &count);
     if (code < 0) code = count ? run(b, places[0]) : cli_usage_error(name, "name the folder of a model");
     free(b);
     return code;

@@ -592,7 +592,7 @@ int bench_speculation(int argc, char **argv)
     if (!b) return 1;
     b->drafts_text = "1,2,3,7", b->batches_text = "1,4", b->runs = 3, b->tokens = 128, b->temperature = 1;
     hy_model_options *m = &b->options;
-    const cli_option flags[] = {
+    cli_option table[FLAGS_MAX] = {
         {"drafts", "LIST", "drafts of a round (default 1,2,3,7)", &b->drafts_text, CLI_STRING},
         {"batch", "LIST", "questions at once (default 1,4)", &b->batches_text, CLI_STRING},
         {"methods", "LIST", "of coupled, standard, block, synthetic (default coupled,standard)", &b->methods_text,
@@ -613,28 +613,20 @@ int bench_speculation(int argc, char **argv)
          CLI_STRING},
         {"write-table", "FILE", "write the fastest drafts of each batch, for the member draft_table", &b->table,
          CLI_STRING},
-        {"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT},
-        {"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING},
-        {"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING},
-        {"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference", &m->kv_cache_dtype,
-         CLI_STRING},
-        {"indexer-kv-dtype", "FORMAT", "the same for index keys (default: as the main cache)", &m->indexer_kv_dtype,
-         CLI_STRING},
-        {"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none", &m->moe_activation,
-         CLI_STRING},
-        {"cpu-pin", "WHEN", "keep each thread on a core: auto (default: on several memory nodes), on, off", &m->cpu_pin,
-         CLI_STRING},
         {"tokenizer", "PATH", "a folder or tokenizer.json (default: the model's folder)", &m->tokenizer, CLI_STRING},
         {"chat-template", "TEXT", "auto (default): the folder's; minimax-m3: the built-in one", &m->chat_template,
          CLI_STRING},
         {"json", NULL, "one JSON object on stdout instead of a table", &b->json, CLI_FLAG},
     };
+    int lines = 0;
+    while (table[lines].name) lines++;
+    lines = flags_backend_table(&b->options, table, lines);
     const char *places[1];
     int count = 1;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->wake, NULL);
-    int code = cli_parse("bench speculation", "bench speculation MODEL [flags]", about, flags,
-                         sizeof flags / sizeof *flags, argc, argv, places, &count);
+    int code = cli_parse("bench speculation", "bench speculation MODEL [flags]", about, table, lines, argc, argv,
+                         places, &count);
     if (code < 0) code = count ? run(b, places[0]) : cli_usage_error("bench speculation", "name the folder of a model");
     pthread_cond_destroy(&b->wake);
     pthread_mutex_destroy(&b->lock);

@@ -59,9 +59,8 @@ int flags_text_table(model_flags *f, cli_option *t, int n)
     return n;
 }
 
-int flags_model_table(model_flags *f, cli_option *t, int n)
+int flags_backend_table(hy_model_options *m, cli_option *t, int n)
 {
-    hy_model_options *m = &f->model;
     n = add(t, n, (cli_option){"backend", "NAME", "cpu (default), cuda or reference", &m->backend, CLI_STRING});
     n = add(t, n, (cli_option){"device", "NAME", "the same: auto (default), cpu or cuda", &m->backend, CLI_STRING});
     n = add(t, n, (cli_option){"threads", "N", "worker threads (default: one per core)", &m->threads, CLI_INT});
@@ -71,9 +70,6 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
             "cpu-pin", "WHEN",
             "keep each thread on a core: auto (default: on several memory nodes and with one for every core), on, off",
             &m->cpu_pin, CLI_STRING});
-    n = add(t, n,
-            (cli_option){"max-model-len", "N", "longest sequence in tokens (default: the model's)", &m->max_model_len,
-                         CLI_INT});
     n = add(t, n,
             (cli_option){"kv-cache-dtype", "FORMAT", "auto (default), bf16, fp8, nvfp4; fp32 on the reference",
                          &m->kv_cache_dtype, CLI_STRING});
@@ -86,13 +82,22 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
     n = add(t, n,
             (cli_option){"moe-activation", "KIND", "activations of routed experts: auto (default), nvfp4 or none",
                          &m->moe_activation, CLI_STRING});
-    n = add(
-        t, n,
-        (cli_option){
-            "gpu-wgmma-rows", "N",
-            "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is faster; 1: all; -1: "
-            "none)",
-            &m->gpu_wgmma_rows, CLI_INT});
+    n = add(t, n,
+            (cli_option){"gpu-wgmma-rows", "N",
+                         "with cuda on Hopper: products of N rows and more by warpgroups (default 0: where that is "
+                         "faster; 1: all; -1: "
+                         "none)",
+                         &m->gpu_wgmma_rows, CLI_INT});
+    return n;
+}
+
+int flags_model_table(model_flags *f, cli_option *t, int n)
+{
+    hy_model_options *m = &f->model;
+    n = flags_backend_table(m, t, n);
+    n = add(t, n,
+            (cli_option){"max-model-len", "N", "longest sequence in tokens (default: the model's)", &m->max_model_len,
+                         CLI_INT});
     n = add(t, n,
             (cli_option){"kv-cache-memory-bytes", "SIZE",
                          "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of "

@@ -23,6 +23,8 @@ typedef struct model_flags {
 
 /* Everything at its default. */
 model_flags flags_model(void);
+/* What computes, and in which formats: backend, threads, cache, activations. */
+int flags_backend_table(hy_model_options *model, cli_option *table, int count);
 /* tokenizer only: what text needs, without cache and backend. */
 int flags_text_table(model_flags *f, cli_option *table, int count);
 int flags_model_table(model_flags *f, cli_option *table, int count);
