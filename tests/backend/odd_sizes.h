@@ -1,7 +1,7 @@
 /*
  * Steps of 1, 15, 17, 127 and 129 rows in memory of exactly that size, with experts that get no rows and experts that
  * get all of them. Rows give the same bits when the same prompt comes in two pieces. The including file defines TESTED,
- * the backend.
+ * the backend, and brings `bf16_kind`, the shape of the bf16 model.
  */
 #ifndef TESTS_BACKEND_ODD_SIZES_H
 #define TESTS_BACKEND_ODD_SIZES_H
@@ -73,5 +73,51 @@ static void odd_steps(const model_kind *kind, const variant *v)
     }
     random_model_free(&m);
 }
+
+/* ---- The tests ----------------------------------------------------------------------------------------------------
+ */
+
+static const model_kind quantised = {
+    .layers = 2,
+    .hidden = 96,
+    .heads = 6,
+    .kv_heads = 2,
+    .head_dim = 32,
+    .index_dim = 32,
+    .index_top = 2,
+    .rotary_dim = 16,
+    .experts = 5,
+    .per_token = 2,
+    .expert_width = 48,
+    .shared_width = 32,
+    .dense_width = 32,
+    .vocab = 77,
+    .linear = WEIGHT_MXFP8,
+    .expert = WEIGHT_NVFP4,
+};
+
+static void four_bit_experts(void **state)
+{
+    (void)state;
+    for (int biased = 0; biased < 2; biased++)
+        odd_steps(&quantised, &(variant){MOE_ACTIVATION_NVFP4, CACHE_NVFP4, CACHE_NVFP4, biased});
+}
+
+static void plain_activations(void **state)
+{
+    (void)state;
+    for (int biased = 0; biased < 2; biased++)
+        odd_steps(&quantised, &(variant){MOE_ACTIVATION_NONE, CACHE_FP8, CACHE_FP8, biased});
+}
+
+static void bf16_weights(void **state)
+{
+    (void)state;
+    for (int biased = 0; biased < 2; biased++)
+        odd_steps(&bf16_kind, &(variant){MOE_ACTIVATION_NONE, CACHE_BF16, CACHE_BF16, biased});
+}
+
+#define ODD_SIZES                                                                                                      \
+    cmocka_unit_test(four_bit_experts), cmocka_unit_test(plain_activations), cmocka_unit_test(bf16_weights)
 
 #endif
