@@ -21,6 +21,8 @@ static const moe_kind kinds[] = {
     {64, 544, 288, 70, 6, true}, /* more experts than lanes */
     {256, 512, 64, 12, 4, true}, /* of this kind and behind it: moe_hopper.cu */
     {512, 256, 0, 5, 2, false},
+    {1536, 768, 96, 9, 3, true},
+    {256, 1792, 0, 140, 2, true}, /* more experts than a warp chooses from in registers */
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -91,7 +93,7 @@ static answer run(const bench *b, const float *x, int rows, source from, const i
     const ops_model *m = b->model;
     size_t hidden = (size_t)m->hidden, per_token = (size_t)m->experts_per_token;
     static int32_t replay[2 * MOE_ROWS * 8], blocks[2 * MOE_ROWS * 4];
-    static float h[MOE_ROWS * 1024];
+    static float h[MOE_ROWS * 1536];
     step_rows step;
     hy_error err = {0};
     rows_open(&step);
@@ -154,7 +156,7 @@ static void make_routes(const ops_model *m, int rows, bool same, int32_t *routes
 static void equal_bits(void **state)
 {
     (void)state;
-    static const int counts[] = {1, 2, 3, 7, 8, 9, 17, 33, 64};
+    static const int counts[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64};
     static const char *const name[] = {"router", "looked at", "written", "replayed"};
     for (int k = 0; k < KINDS; k++) {
         ways w;
@@ -180,8 +182,8 @@ static void equal_bits(void **state)
     }
     if (!cuda_test_on_gpu)
         assert_true(cuda_emulated_launches("hy_moe_few") > 0 && cuda_emulated_launches("hy_moe_many") > 0 &&
-                    cuda_emulated_launches("hy_moe_hopper_one") > 0 &&
-                    cuda_emulated_launches("hy_moe_hopper_few") > 0 && cuda_emulated_launches("hy_moe_hopper_many") > 0);
+                    cuda_emulated_launches("hy_moe_route_few") > 0 && cuda_emulated_launches("hy_moe_route_many") > 0 &&
+                    cuda_emulated_launches("hy_moe_hopper_one") > 0 && cuda_emulated_launches("hy_moe_hopper") > 0);
 }
 
 /* The same again and again, in every order of blocks and threads: the numbers that blocks count come back to zero. */

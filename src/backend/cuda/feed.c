@@ -12,7 +12,8 @@
  * kernels/route_many.cu and route_wide.cu the router of many rows; the bits are the same.
  *
  * Up to MOE_ROWS rows go through one launch instead, with the same bits (kernels/moe.cu), where the weights are of the
- * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. `route` then does the norm alone,
+ * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. On Hopper they are three steps,
+ * kernels/moe_route.cu, the shared expert as a projection, kernels/moe_hopper.cu. `route` then does the norm alone,
  * and the routes are made with the experts, or by themselves as soon as anything else is launched or looked at
  * (cuda_route_now).
  */
@@ -164,7 +165,7 @@ static bool together(const ops_step *step, const cuda_layer *l)
 static bool streams(const ops_backend *b, const cuda_layer *l)
 {
     return b->info.major == 9 && MOE_HOPPER_SHARED_ONE <= b->info.shared && b->model->hidden % EXPERTS_CHUNK == 0 &&
-           l->down.cols % EXPERTS_CHUNK == 0;
+           l->down.cols % EXPERTS_CHUNK == 0 && b->model->experts < MOE_ROUTE_COUNT;
 }
 
 static route_choose_args choose_args(const ops_step *step, int layer)
@@ -405,6 +406,18 @@ static moe_sizes sizes_of(const ops_model *m, int32_t count, bool routing, bool 
     return s;
 }
 
+/* What kernels/moe_hopper.cu begins with. */
+static void launch_route(ops_step *step, moe_args *args)
+{
+    bool few = args->count <= MOE_ROUTED;
+    int32_t experts = args->sizes.experts, groups = divide_up(experts, few ? 1 : MOE_ROUTE_EXPERTS);
+    args->sizes.routes = args->routing ? groups * divide_up(args->count, MOE_ROUTED) : 1;
+    int blocks = args->sizes.routes > args->count ? args->sizes.routes : args->count;
+    cuda_launch(step, few ? "moe_route_few" : "moe_route_many", blocks, 1, 1,
+                few ? MOE_ROUTE_TEAM : MOE_ROUTE_TEAMS * MOE_ROUTE_TEAM,
+                MOE_ROUTE_PARTS + (size_t)experts * sizeof(uint32_t), args, sizeof *args);
+}
+
 /* All rows of the step, and the router if that is still to be done. */
 static void run_together(ops_step *step, const cuda_layer *l, int layer)
 {
@@ -418,8 +431,7 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
     moe_args args = {
         .count = count,
         .routing = step->routing == layer + 1,
-        /* On an H200 one row takes 119 us so and 128 if not; from two on it pays to ask early. */
-        .late = b->late || count == 1,
+        .late = b->late,
         .router = l->router.data,
         .normed = step->normed,
         .choose = choose_args(step, layer),
@@ -458,28 +470,32 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
         .shared_done = f.shared_done,
         .out_done = f.out_done,
     };
-    bool shared = l->shared_gate.data && count <= MOE_FEW;
+    bool stream = streams(b, l), shared = l->shared_gate.data && count <= MOE_FEW && !stream;
     args.sizes = sizes_of(m, count, args.routing, shared);
-    bool stream = streams(b, l), one = stream && count <= MOE_HOPPER_ONE;
-    int blocks = (one ? 1 : stream ? MOE_HOPPER_BLOCKS : MOE_BLOCKS) * b->info.processors;
-    int block = stream ? MOE_HOPPER_BLOCK : MOE_BLOCK;
-    size_t memory = one ? MOE_HOPPER_SHARED_ONE : stream ? MOE_HOPPER_SHARED : MOE_SHARED;
+    int blocks = MOE_BLOCKS * b->info.processors;
     if (shared) {
         args.shared_gate = l->shared_gate, args.shared_up = l->shared_up, args.shared_down = l->shared_down;
-        int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * block * 128;
+        int64_t bytes = (int64_t)l->shared_gate.rows * l->shared_gate.cols, lines = (int64_t)blocks * MOE_BLOCK * 128;
         args.ahead = (int32_t)(bytes < lines ? bytes : lines);
     }
     step->routing = 0;
-    /* On an H200 the shared expert of 16, 32 and 64 rows takes 30, 35 and 45 us here, 48, 57 and 133 in the launch. */
+    if (stream) launch_route(step, &args);
+    /* On an H200 the shared expert of 1, 8, 16, 32 and 64 rows takes 22, 25, 30, 35 and 45 us here, 26, 28, 48, 57 and
+     * 133 in the launch. */
     if (l->shared_gate.data && !shared) {
         cuda_glu(step, &l->shared_gate, &l->shared_up, step->normed, count, m->swiglu_alpha, m->swiglu_limit, false,
                  step->y, step->z);
         cuda_project(step, &l->shared_down, step->z, count, NULL, true, CUDA_STORE, step->y, m->hidden);
         args.beside = step->y;
     }
-    const char *name = count <= MOE_FEW ? "moe_few" : "moe_many";
-    if (stream) name = one ? "moe_hopper_one" : count <= MOE_FEW ? "moe_hopper_few" : "moe_hopper_many";
-    cuda_launch(step, name, blocks, 1, 1, block, memory, &args, sizeof args);
+    if (stream) {
+        bool one = count <= MOE_HOPPER_ONE;
+        cuda_launch(step, one ? "moe_hopper_one" : "moe_hopper", (one ? 1 : MOE_HOPPER_BLOCKS) * b->info.processors, 1,
+                    1, MOE_HOPPER_BLOCK, one ? MOE_HOPPER_SHARED_ONE : MOE_HOPPER_SHARED, &args, sizeof args);
+    } else {
+        cuda_launch(step, count <= MOE_FEW ? "moe_few" : "moe_many", blocks, 1, 1, MOE_BLOCK, MOE_SHARED, &args,
+                    sizeof args);
+    }
 }
 
 void cuda_experts(ops_step *step, int layer)

@@ -35,7 +35,7 @@
  * the second-level cache beside 3,600 MB of weights.
  * Bound: memory.
  */
-#include "backend/cuda/kernels/moe.cuh"
+#include "backend/cuda/kernels/moe_items.cuh"
 
 /* ---- The routed experts: tiles ------------------------------------------------------------------------------------ */
 
@@ -231,18 +231,18 @@ template <int MOST> DEVICE void moe(const moe_args &a)
     uint32_t *first = (uint32_t *)(rings + WARPS * EXPERTS_RING_BYTES / 16);
     int warp = threadIdx.x / CUDA_WARP;
     moe_tiler w;
-    w.lane = (int32_t)threadIdx.x % CUDA_WARP, w.draws = MOE_ALL, w.active = -1, w.shared_up = false;
+    w.lane = (int32_t)threadIdx.x % CUDA_WARP, w.active = -1, w.shared_up = false;
     w.up = -1, w.ring = rings + warp * EXPERTS_RING_BYTES / 16, w.asked = 0;
     if (threadIdx.x == 0) *first = draw(a.counts + MOE_TICKET, WARPS);
     BLOCK_SYNC();
     moe_item item = moe_item_of<MOST>(a, w, (int32_t)*first + warp, true);
     while (item.kind != MOE_NONE) {
         if (moe_is_slice(item))
-            item = moe_slices<MOST, false, 4>(a, w, item);
+            item = moe_slices<MOST, 4>(a, w, item);
         else if (moe_is_tile(item))
             item = moe_tiles<MOST>(a, w, item);
         else
-            item = moe_prepare<MOST, false>(a, w, item);
+            item = moe_prepare<MOST>(a, w, item);
     }
     copy_wait<0>();
     moe_end(a, w.lane);

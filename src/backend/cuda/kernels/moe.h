@@ -1,4 +1,4 @@
-/* Parameters of kernels/moe.cu and moe_hopper.cu: a layer's router and experts for a few rows. */
+/* Parameters of kernels/moe.cu, moe_route.cu and moe_hopper.cu: a layer's router and experts for a few rows. */
 #ifndef HAYATE_BACKEND_CUDA_KERNELS_MOE_H
 #define HAYATE_BACKEND_CUDA_KERNELS_MOE_H
 
@@ -22,35 +22,48 @@ enum {
     MOE_ACTIVE = 96,
     MOE_CHOSEN = 128,
     MOE_SHARED_UP = 160,
-    MOE_ROUTER = 192, /* of 8 rows each */
-    MOE_PLANNED = 224,
-    MOE_DOWN_TICKET = 256,
-    MOE_STREAM_TICKET = 288,
-    MOE_COUNTS = 320,
+    MOE_ROUTER = 192, /* of 8 rows each; of all in moe_route.cu */
+    MOE_COUNTS = 224,
+};
+
+/* Of moe_route.cu. */
+enum {
+    MOE_ROUTE_TEAM = PROJECT_SLICES * CUDA_WARP, /* threads: a warp a slice of K */
+    MOE_ROUTE_TEAMS = 2, /* of a block where there are more than MOE_ROUTED rows, else one */
+    MOE_ROUTE_MANY = 4,  /* experts of a team where there are more than MOE_ROUTED rows, else one */
+    MOE_ROUTE_COUNT = 1 << 16, /* `active` has an expert's number and so many times its rows */
+    MOE_ROUTE_EXPERTS = MOE_ROUTE_TEAMS * MOE_ROUTE_MANY,
+    MOE_ROUTE_PARTS = PROJECT_SLICES * MOE_ROUTE_EXPERTS * MOE_ROUTED * 4, /* bytes of sums of slices; behind them 4 an expert */
 };
 
 /* Of moe_hopper.cu. */
 enum {
-    MOE_HOPPER_WARPS = 12, /* that multiply; two more load */
-    MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 2) * CUDA_WARP,
+    MOE_HOPPER_WARPS = 12, /* that multiply; one more loads */
+    MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 1) * CUDA_WARP,
     MOE_HOPPER_BLOCKS = 2, /* of a multiprocessor */
-    MOE_HOPPER_STAGES = 3,
+    MOE_HOPPER_STAGES = 3, /* of a warp's ring */
     MOE_HOPPER_STAGES_ONE = 6, /* where a multiprocessor has one block */
+    MOE_HOPPER_LINES = 6, /* chunks of rows that a block holds */
+    MOE_HOPPER_LINES_ONE = 8,
     MOE_HOPPER_ONE = 2, /* rows up to which one block a multiprocessor is better */
     MOE_HOPPER_ROWS = 8, /* of an expert at once */
     MOE_HOPPER_ROW = 2 * EXPERTS_CHUNK + 64, /* bytes of a row's chunk, and of what keeps the next row's off its banks */
+    MOE_HOPPER_LINE = MOE_HOPPER_ROWS * MOE_HOPPER_ROW,
     MOE_HOPPER_CODES = EXPERTS_TILE * EXPERTS_CHUNK / 2, /* bytes of a chunk of a tile, and of its scales */
     MOE_HOPPER_SCALES = EXPERTS_TILE * EXPERTS_CHUNK / 16,
-    MOE_HOPPER_STAGE = MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + MOE_HOPPER_ROWS * MOE_HOPPER_ROW,
+    MOE_HOPPER_STAGE = MOE_HOPPER_CODES + MOE_HOPPER_SCALES,
     MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * CUDA_WARP * 16, /* bytes of the sums of up */
     MOE_HOPPER_QUEUE = 4, /* items */
-    MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
-    MOE_HOPPER_SHARED_ONE = MOE_HOPPER_STAGES_ONE * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED + 1024,
+    MOE_HOPPER_REST = MOE_HOPPER_HANDED + 1024,
+    MOE_HOPPER_WEIGHTS = MOE_HOPPER_WARPS * MOE_HOPPER_STAGE, /* of a stage of all warps */
+    MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_WEIGHTS + MOE_HOPPER_LINES * MOE_HOPPER_LINE + MOE_HOPPER_REST,
+    MOE_HOPPER_SHARED_ONE =
+        MOE_HOPPER_STAGES_ONE * MOE_HOPPER_WEIGHTS + MOE_HOPPER_LINES_ONE * MOE_HOPPER_LINE + MOE_HOPPER_REST,
 };
 
 /* How much there is to do: items of a kind, and what divides them. */
 typedef struct moe_sizes {
-    int32_t routes, choices, inputs, up_slices, down_slices;
+    int32_t routes, choices, inputs, up_slices, down_slices; /* moe_route.cu: routes are blocks */
     int32_t experts;
     int32_t pieces;       /* in which a row is quantised */
     int32_t parts;        /* in which the shared expert takes the rows */
@@ -78,7 +91,7 @@ typedef struct moe_args {
     float *gate_up;         /* [gate, up][count * per_token][width] */
     float *shared_parts;    /* [rows of a part][tile][gate, up][slice][row][16] */
     float *down_parts;      /* [rows of a part][tile][slice][row][16] */
-    int32_t *active;        /* [experts] that have rows, ascending */
+    int32_t *active;        /* [experts] that have rows, ascending; moe_route.cu: with their rows */
     /* What all blocks count, zero between launches. */
     uint32_t *counts;      /* [MOE_COUNTS] */
     uint32_t *up_done;     /* [experts] tiles of an active expert whose z is there */

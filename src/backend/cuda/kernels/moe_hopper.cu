@@ -1,40 +1,42 @@
 /*
- * moe.cu on Hopper: the same items with the same bits, but the routed experts' weights and rows come through one ring of a
- * block by bulk copies, and a block takes twelve tiles at once.
+ * The routed experts of up to 64 rows on Hopper: moe.cu's items 5 and 7 with the same bits, when moe_route.cu has made the
+ * lists and the inputs and the shared expert's outputs are there (`beside`).
  *
- *     block   twelve warps that multiply, a tile each, and two that load, weights and rows. A multiprocessor has two; with one or
- *             two rows one, whose ring is twice as deep: there are no more than twelve tiles for each multiprocessor then
- *     ring    three stages of 256 inputs: twelve chunks of codes and scales as they lie, 27 KB, and the rows' chunk once for all
- *             of them. 110 KB are on their way for a multiprocessor; the memory's latency needs 33
- *     before  items 1 to 4 of moe.cu, by the twelve warps, a number each. The ring fills meanwhile
- *     up      an item is six tiles of gate and the same six of up: two warps a tile, of which gate's adds what up's hands over
- *     between items 6, while the last z of others are made
- *     down    an item is twelve tiles
+ *     block   twelve warps that multiply, a tile each, and one that loads rows. A multiprocessor has two; with one or two
+ *             rows one, whose rings are twice as deep: there are no more than twelve tiles for each multiprocessor then
+ *     weights a ring of three stages of 256 inputs for each warp, 2,304 bytes of codes and scales as they lie. The warp
+ *             fills it by copies of its own lanes and goes on past the end of its tile with the next item's: two stages are
+ *             always on their way, 110 KB of a multiprocessor (138 with one block); the memory's latency needs 33
+ *     rows    a ring of six stages for the block, by bulk copies: the same 256 inputs of up to eight rows, read by all
+ *             twelve warps. They go through it at their own pace, as far as it reaches, and from item to item without
+ *             meeting
+ *     up      an item is six tiles of gate and the same six of up: two warps a tile, of which gate's adds what up's hands
+ *             over
+ *     down    an item is twelve tiles. The weights of its first chunks are on their way while the item before is multiplied,
+ *             also where z is still waited for
+ *     items   are drawn from one number, as in moe.cu, the next one when half of the rows of the one before have been asked
+ *             for: so of few every multiprocessor has one before anybody has two
  *
- * The twelve warps take their stages at their own pace, as far as the ring reaches, and go from item to item without meeting:
- * who loads draws the items and tells them by a queue. A stage is free as soon as all have read it, before their sums are
- * finished (`late`: the next item's weights are asked for only when this one is done).
+ * What it was before, and why not: all weights of a block came through one ring by bulk copies of one warp, 24 of them a
+ * stage of 27 KB. That went at 3.1 to 3.2 TB/s on an H200 with one row and with 64, with one block a multiprocessor and with
+ * two: some 88 cycles a copy whatever else there was to do. nvcc makes of a copy by many lanes a loop over them of nine
+ * dependent instructions, and a stage was there when the last of them was, for all twelve warps. project_few.cuh reads by
+ * copies of lanes, in rings of its warps, 97 to 99 % of what the memory gives. A ring for each warp with rows from the
+ * caches (moe.cu) is bound by the second level: 1.8 TB/s. The shared expert in this launch, by warps that drew slices of
+ * tiles and met through memory, took 26, 28 and 154 us of 1, 8 and 64 rows, in launches of its own 22, 25 and 45.
  *
- * Why not a ring for each warp, as moe.cu has: rows then come from the caches for each warp. Those loads, 16 bytes of lines that
- * arrive() had just dropped from the first level, were 55 % of the second level's requests at a third of the memory's rate, and
- * their latency stood between two chunks: 1.8 TB/s at any number of rows. So here nothing but the last of those who count reads
- * behind its count (bring).
- * Rows lie in memory as four lanes take them (moe_place), weights with rows turned by their block (EXPERTS_PLACE), so that all
- * reads of shared memory are free of conflicts: 52 cycles of it a chunk and tile, 624 a stage beside 220 that the copies
- * write, while the memory takes 1,480 to bring it. Instructions: 320 a chunk and tile, 960 a stage and scheduler; sums are
- * a function of their own (moe_sum), or what else a warp knows would take their registers.
+ * Rows lie in memory as four lanes take them (moe_place), weights with rows turned by their block (EXPERTS_PLACE), so that
+ * all reads of shared memory are free of conflicts. Instructions of a chunk and tile are 354 as nvcc 13.0 compiles them, 295
+ * of them codes and products; a multiprocessor has 528 slots while the memory brings the chunk.
  *
- * On an H200, 2026-12-01, layer of M3.1, W4A4 (bench kernels --only moe), us and share of 4,475 GB/s: two blocks 4 rows 245,
- * 53 %; 8 rows 391, 59 %; 16 rows 648, 62 %; 64 rows 1,354, 61 %; one block, as it was before moe_sum and moe_route_row, 1 row 117,
- * 36 %; 2 rows 157, 45 % (two blocks: 138 and 180). moe.cu: 123, 187, 317, 545, 991, 2,022. By its own clock the experts' up and
- * down go at 3.1 to 3.2 TB/s, 70 %. What is lost beside that, of two blocks: the lists are there after 34 us at one row (router,
- * choice and lists, each some ways to the memory and back; moe_route_row came after it), 45 at 8 and 85 at 64; the slowest warp is
- * through with the items before at 46, 90 and 187 us, and its block waits for it; between up and down the shared expert takes
- * 30 us; the last items take 65 of 1,350.
- * Bound: memory.
+ * Bytes of M3.1's layer: 31.9 MB an expert: one row 127 MB, 28 us of 4,475 GB/s; 8 rows of 30 experts 956 MB, 213 us; 64
+ * rows of 112 3,570 MB, 797 us.
+ * Bound: memory. It has not run on a card yet: what is expected of it stands in docs/gpu.md.
  */
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/moe.cuh"
+
+enum { MOE_NONE, MOE_UP, MOE_DOWN };
 
 struct moe_stream_item {
     int32_t kind, n, group; /* active expert, of its groups of tiles */
@@ -43,24 +45,27 @@ struct moe_stream_item {
 };
 
 struct moe_ring {
-    unsigned char *stages;
+    unsigned char *stages;   /* [warp][stage] */
+    unsigned char *lines;    /* [place] */
     quad *handed;            /* [pair][lane] */
-    arrivals *full, *empty;  /* [stage] */
+    arrivals *full, *empty;  /* [place] of lines */
     arrivals *told, *read;   /* [place in the queue] */
     arrivals *given, *taken; /* [pair] */
     moe_stream_item *queue;
 };
 
-template <int STAGES> DEVICE moe_ring moe_ring_of(unsigned char *shared)
+template <int STAGES, int LINES> DEVICE moe_ring moe_ring_of(unsigned char *shared)
 {
     moe_ring r;
     r.stages = shared;
-    shared += STAGES * MOE_HOPPER_STAGE;
+    shared += MOE_HOPPER_WARPS * STAGES * MOE_HOPPER_STAGE;
+    r.lines = shared;
+    shared += LINES * MOE_HOPPER_LINE;
     r.handed = (quad *)shared;
     shared += MOE_HOPPER_HANDED;
     r.full = (arrivals *)shared;
-    r.empty = r.full + STAGES;
-    r.told = r.empty + STAGES;
+    r.empty = r.full + LINES;
+    r.told = r.empty + LINES;
     r.read = r.told + MOE_HOPPER_QUEUE;
     r.given = r.read + MOE_HOPPER_QUEUE;
     r.taken = r.given + MOE_HOPPER_WARPS / 2;
@@ -93,15 +98,16 @@ DEVICE moe_stream_item moe_stream_item_of(const moe_args &a, int32_t active, int
         item.kind = MOE_UP, item.n = number / up_groups, item.group = number % up_groups;
     else if (number < all)
         item.kind = MOE_DOWN, item.n = (number - ups) / down_groups, item.group = (number - ups) % down_groups;
-    if (item.kind != MOE_NONE) item.expert = a.active[item.n], item.count = a.plan.lists.count[item.expert];
+    uint32_t both = item.kind != MOE_NONE ? (uint32_t)a.active[item.n] : 0;
+    item.expert = (int32_t)(both % MOE_ROUTE_COUNT), item.count = (int32_t)(both / MOE_ROUTE_COUNT);
     return item;
 }
 
-/* The next item, told to all others of the block. */
-DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, moe_queue_at &queue, uint32_t drawn,
+/* The item of a number that lane 0 knows, told to all others of the block. */
+DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, moe_queue_at &queue, uint32_t number,
                                 int lane)
 {
-    moe_stream_item item = moe_stream_item_of(a, active, (int32_t)lane_get(drawn, 0));
+    moe_stream_item item = moe_stream_item_of(a, active, (int32_t)lane_get(number, 0));
     arrivals_wait(r.read + queue.stage, queue.parity ^ 1);
     if (lane == 0) {
         r.queue[queue.stage] = item;
@@ -111,119 +117,159 @@ DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t ac
     return item;
 }
 
-/* Draws the items, tells them and loads their weights: lane 2w the codes of warp w, lane 2w + 1 the scales. The next item is
- * looked at while the ring is full. */
-template <int STAGES> DEVICE void moe_load_weights(const moe_args &a, const moe_ring &r, int lane)
-{
-    moe_wait(a.counts + MOE_PLANNED, 1, "the lists of experts", lane);
-    int32_t active = (int32_t)a.counts[MOE_ACTIVE], warp = lane / 2, scales = lane % 2;
-    int32_t to = scales ? MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES : warp * MOE_HOPPER_CODES;
-    int32_t bytes = scales ? MOE_HOPPER_SCALES : MOE_HOPPER_CODES;
-    moe_at<STAGES> at = {0, 0};
-    moe_queue_at queue = {0, 0};
-    bool second = STAGES == MOE_HOPPER_STAGES && blockIdx.x >= gridDim.x / 2;
-    if (second) pause_some(); /* of few items each multiprocessor shall have one */
-    uint32_t drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
-    moe_stream_item item = moe_tell(a, r, active, queue, drawn, lane), next;
-    while (item.kind != MOE_NONE) {
-        bool down = item.kind == MOE_DOWN, odd = warp % 2 != 0, looked = false;
-        int32_t tile = down ? item.group * MOE_HOPPER_WARPS + warp : item.group * (MOE_HOPPER_WARPS / 2) + warp / 2;
-        bool there = warp < MOE_HOPPER_WARPS && tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
-        const experts_weight &weight = down ? a.down.down : odd ? a.glu.up : a.glu.gate;
-        const uint8_t *from = scales ? experts_scales(weight, item.expert, tile * EXPERTS_TILE)
-                                     : experts_data(weight, item.expert, tile * EXPERTS_TILE);
-        uint32_t total = (uint32_t)count_bits(lane_ballot(there)) / 2 * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES);
-        int32_t chunks = weight.first.cols / EXPERTS_CHUNK;
-        if (!a.late) drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
-        for (int32_t turn = 0; turn < moe_turns(item.count); turn++)
-            for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
-                arrivals_wait(r.empty + at.stage, at.parity ^ 1);
-                if (lane == 0) arrivals_expect(r.full + at.stage, total);
-                WARP_SYNC();
-                if (there)
-                    copy_bulk(r.stages + at.stage * MOE_HOPPER_STAGE + to, from + (int64_t)k * bytes, (uint32_t)bytes,
-                              r.full + at.stage);
-                if (!looked && !a.late && (k == STAGES || k == chunks - 1)) {
-                    next = moe_tell(a, r, active, queue, drawn, lane);
-                    looked = true;
-                }
-            }
-        if (a.late) {
-            int32_t own = (queue.stage + MOE_HOPPER_QUEUE - 1) % MOE_HOPPER_QUEUE; /* this item's place */
-            arrivals_wait(r.read + own, queue.stage ? queue.parity : queue.parity ^ 1);
-            drawn = lane == 0 ? draw(a.counts + MOE_STREAM_TICKET, 1) : 0;
-            next = moe_tell(a, r, active, queue, drawn, lane);
-        }
-        item = next;
-    }
-}
-
-/* Loads the items' rows, a lane a row. */
-template <int STAGES> DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
+/* Draws the items, tells them and loads their rows, a lane a row. */
+template <int LINES> DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
 {
     const experts_lists &lists = a.plan.lists;
-    moe_at<STAGES> at = {0, 0};
+    uint32_t number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
+    int32_t active = (int32_t)a.counts[MOE_ACTIVE], known = -1; /* active expert whose z is there */
+    moe_at<LINES> at = {0, 0};
     moe_queue_at queue = {0, 0};
-    bool inputs = false;
-    int32_t known = -1; /* active expert whose z is there */
-    for (;;) {
-        arrivals_wait(r.told + queue.stage, queue.parity);
-        moe_stream_item item = r.queue[queue.stage];
-        WARP_SYNC();
-        if (lane == 0) arrivals_come(r.read + queue.stage);
-        moe_step(queue);
-        if (item.kind == MOE_NONE) return;
+    moe_stream_item item = moe_tell(a, r, active, queue, number, lane), next = item;
+    for (; item.kind != MOE_NONE; item = next) {
         bool down = item.kind == MOE_DOWN;
-        if (!inputs) {
-            moe_wait(a.counts + MOE_READY, (uint32_t)(a.sizes.inputs + 1), "the experts' inputs", lane);
-            inputs = true;
-        }
+        const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
+        int32_t member = lane < MOE_HOPPER_ROWS && lane < item.count ? members[lane] : 0; /* while z is waited for */
         if (down && known != item.n) {
             moe_wait(a.up_done + item.n, (uint32_t)(a.sizes.tiles * moe_turns(item.count)), "gate and up of an expert", lane);
             known = item.n;
         }
         others_wrote();
         int32_t cols = down ? a.down.down.first.cols : a.in.hidden, chunks = cols / EXPERTS_CHUNK;
-        const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
         for (int32_t first = 0; first < item.count; first += MOE_HOPPER_ROWS) {
-            int32_t rows = item.count - first < MOE_HOPPER_ROWS ? item.count - first : MOE_HOPPER_ROWS;
-            int32_t member = lane < rows ? members[first + lane] : 0;
+            int32_t left = item.count - first, rows = left < MOE_HOPPER_ROWS ? left : MOE_HOPPER_ROWS;
+            if (first > 0) member = lane < rows ? members[first + lane] : 0;
             const uint16_t *row = down ? a.glu.z + (int64_t)member * cols : a.in.out + (int64_t)(member / lists.per_token) * cols;
             for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
-                unsigned char *to = r.stages + at.stage * MOE_HOPPER_STAGE +
-                                    MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + lane * MOE_HOPPER_ROW;
+                if (left == rows && k == chunks / 2) {
+                    number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
+                    next = moe_tell(a, r, active, queue, number, lane);
+                }
                 arrivals_wait(r.empty + at.stage, at.parity ^ 1);
                 if (lane == 0) arrivals_expect(r.full + at.stage, (uint32_t)rows * (2 * EXPERTS_CHUNK));
                 WARP_SYNC();
-                if (lane < rows) copy_bulk(to, row + k * EXPERTS_CHUNK, 2 * EXPERTS_CHUNK, r.full + at.stage);
+                if (lane < rows)
+                    copy_bulk(r.lines + at.stage * MOE_HOPPER_LINE + lane * MOE_HOPPER_ROW, row + k * EXPERTS_CHUNK,
+                              2 * EXPERTS_CHUNK, r.full + at.stage);
             }
         }
     }
 }
 
-/* ---- Who multiplies ---------------------------------------------------------------------------------------------- */
+/* ---- Who multiplies: weights ------------------------------------------------------------------------------------- */
 
-/* Where a lane's numbers lie in a stage: quads of codes, pairs of scales, rows. */
-struct moe_lane {
-    uint32_t codes, scales, row;
+template <int STAGES, int LINES> struct moe_multiplier {
+    int32_t lane, warp;
+    unsigned char *ring; /* of the warp, this lane's 16 bytes */
+    /* What is asked for next: a chunk of a tile of the item that is multiplied, or of the next one (`entered`), and where in
+     * the ring it goes. Chunk i of all goes to stage i % STAGES; where there is nothing to ask for a stage passes empty. */
+    const uint8_t *codes, *scales; /* this lane's of the chunk */
+    int32_t chunk, chunks, turns;  /* of a turn; the rows that are left take so many turns; -1: behind the last item */
+    int32_t place, since;          /* bytes into the ring; stages that have passed since the first chunk of the item */
+    bool there, entered;
+    moe_queue_at ahead; /* of the item behind the one that is asked for */
+    moe_queue_at now;   /* of the item that is multiplied */
+    moe_at<LINES> line;
+    int32_t given;      /* parity of the next sums that up hands over */
 };
 
-DEVICE moe_lane moe_lane_of(int warp, int32_t rows, int lane)
+/* The warp's tile of an item; is there one? */
+DEVICE bool moe_tile_of(const moe_args &a, const moe_stream_item &item, int warp, int32_t *tile)
+{
+    bool down = item.kind == MOE_DOWN;
+    *tile = down ? item.group * MOE_HOPPER_WARPS + warp : item.group * (MOE_HOPPER_WARPS / 2) + warp / 2;
+    return *tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
+}
+
+/* The next item is asked for from now on. */
+template <int STAGES, int LINES> DEVICE void moe_enter(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w)
+{
+    arrivals_wait(r.told + w.ahead.stage, w.ahead.parity);
+    const moe_stream_item &item = r.queue[w.ahead.stage];
+    bool down = item.kind == MOE_DOWN;
+    moe_step(w.ahead);
+    w.entered = true, w.since = 0, w.chunk = 0, w.turns = -1;
+    if (item.kind == MOE_NONE) return;
+    const experts_weight &weight = down ? a.down.down : w.warp % 2 ? a.glu.up : a.glu.gate;
+    int32_t tile;
+    w.there = moe_tile_of(a, item, w.warp, &tile);
+    w.codes = experts_data(weight, item.expert, tile * EXPERTS_TILE) + w.lane * 16;
+    w.scales = experts_scales(weight, item.expert, tile * EXPERTS_TILE) + w.lane % 16 * 16;
+    w.chunks = weight.first.cols / EXPERTS_CHUNK;
+    w.turns = moe_turns(item.count);
+}
+
+/* How many of the next `most` stages are asked for without looking at items; *some: do chunks go there? */
+template <int STAGES, int LINES>
+DEVICE int32_t moe_run(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, int32_t most, bool *some)
+{
+    if (w.turns == 0 && !w.entered) moe_enter(a, r, w);
+    *some = w.turns > 0 && w.there;
+    int32_t run = w.turns > 0 && w.chunks - w.chunk < most ? w.chunks - w.chunk : most;
+    w.since += run;
+    if (w.turns > 0) w.chunk += run;
+    return run;
+}
+
+/* Behind them. */
+template <int STAGES, int LINES> DEVICE void moe_ran(moe_multiplier<STAGES, LINES> &w, bool some)
+{
+    if (w.turns <= 0 || w.chunk < w.chunks) return;
+    w.chunk = 0, w.turns--; /* again, for other rows */
+    if (some) w.codes -= w.chunks * MOE_HOPPER_CODES, w.scales -= w.chunks * MOE_HOPPER_SCALES;
+}
+
+/* A stage of the ring; the one that was there has been read by all lanes. */
+template <int STAGES, int LINES> DEVICE void moe_ask(moe_multiplier<STAGES, LINES> &w, bool some)
+{
+    unsigned char *to = w.ring + w.place;
+    if (some) {
+        UNROLL for (int i = 0; i < MOE_HOPPER_CODES; i += CUDA_WARP * 16) copy_async(to + i, w.codes + i, true);
+        if (w.lane < 16) copy_async(to + MOE_HOPPER_CODES, w.scales, true);
+        w.codes += MOE_HOPPER_CODES, w.scales += MOE_HOPPER_SCALES;
+    }
+    copy_commit();
+    w.place += MOE_HOPPER_STAGE;
+    if (w.place == STAGES * MOE_HOPPER_STAGE) w.place = 0;
+}
+
+/* The item that is multiplied from now on; all its first stages but one are on their way. */
+template <int STAGES, int LINES>
+DEVICE void moe_turn_to_next(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w)
+{
+    if (!w.entered) moe_enter(a, r, w);
+    w.entered = false;
+    for (int32_t left = STAGES - 1 - w.since; left > 0;) {
+        bool some;
+        int32_t run = moe_run(a, r, w, left, &some);
+        left -= run;
+        for (; run; run--) moe_ask(w, some);
+        moe_ran(w, some);
+    }
+}
+
+/* ---- Who multiplies: products ------------------------------------------------------------------------------------- */
+
+/* Where a lane's numbers lie: quads of codes and pairs of scales behind its own 16 bytes of a stage, rows in a line. */
+struct moe_lane {
+    int32_t codes, scales, row;
+};
+
+DEVICE moe_lane moe_lane_of(int32_t rows, int lane)
 {
     int g = lane / 4, t = lane % 4, row = g < rows ? g : rows - 1; /* behind the last row comes it again */
-    return {(uint32_t)(warp * MOE_HOPPER_CODES + (t * EXPERTS_TILE + EXPERTS_PLACE(g, t)) * 16),
-            (uint32_t)(MOE_HOPPER_WARPS * MOE_HOPPER_CODES + warp * MOE_HOPPER_SCALES + t * 32 + g * 2),
-            (uint32_t)(MOE_HOPPER_WARPS * (MOE_HOPPER_CODES + MOE_HOPPER_SCALES) + row * MOE_HOPPER_ROW + t * 16)};
+    return {(t * EXPERTS_TILE + EXPERTS_PLACE(g, t) - lane) * 16, MOE_HOPPER_CODES + t * 32 + g * 2 - lane * 16,
+            row * MOE_HOPPER_ROW + t * 16};
 }
 
 /* d += a tile's half stage times eight rows: experts_multiply_half. */
-DEVICE void moe_multiply_half(const unsigned char *stage, const moe_lane &at, int half, float d[4])
+DEVICE void moe_multiply_half(const unsigned char *stage, const unsigned char *line, const moe_lane &at, int half, float d[4])
 {
     quad codes[2], x[4];
     uint32_t unit[2][2]; /* of the lane's two groups */
     UNROLL for (int upper = 0; upper < 2; upper++)
         codes[upper] = *(const quad *)(stage + at.codes + half * (4 * EXPERTS_TILE * 16) + upper * 128);
-    UNROLL for (int i = 0; i < 4; i++) x[i] = *(const quad *)(stage + at.row + half * 256 + i * 64);
+    UNROLL for (int i = 0; i < 4; i++) x[i] = *(const quad *)(line + at.row + half * 256 + i * 64);
     UNROLL for (int upper = 0; upper < 2; upper++)
         experts_units(*(const uint16_t *)(stage + at.scales + half * 128 + upper * 16), unit[upper]);
     UNROLL for (int i = 0; i < 4; i++) { /* eight inputs */
@@ -239,54 +285,48 @@ DEVICE void moe_multiply_half(const unsigned char *stage, const moe_lane &at, in
     }
 }
 
-/* Sums of a tile and up to eight rows over the next `chunks` stages. */
-template <int STAGES> DEVICE_APART quad moe_sum(moe_lane at, int32_t chunks, int32_t stage, int32_t parity, int lane)
+/* Sums d of the warp's tile and up to eight rows over the next chunks of both rings. */
+template <int STAGES, int LINES>
+DEVICE void moe_sum(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, bool there, int32_t rows,
+                    int32_t chunks, float d[4])
 {
-    unsigned char *shared = DYNAMIC(unsigned char);
-    arrivals *full = (arrivals *)(shared + STAGES * MOE_HOPPER_STAGE + MOE_HOPPER_HANDED);
-    float d[4] = {0, 0, 0, 0};
-    for (; chunks; chunks--) {
-        arrivals_wait(full + stage, parity);
-        UNROLL for (int half = 0; half < 2; half++) moe_multiply_half(shared + stage * MOE_HOPPER_STAGE, at, half, d);
-        WARP_SYNC();
-        if (lane == 0) arrivals_come(full + STAGES + stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+    const moe_lane at = moe_lane_of(rows, w.lane);
+    UNROLL for (int i = 0; i < 4; i++) d[i] = 0;
+    while (chunks) {
+        bool some;
+        int32_t run = moe_run(a, r, w, chunks, &some);
+        chunks -= run;
+        _Pragma("unroll 1") for (; run; run--, moe_step(w.line)) {
+            copy_wait<STAGES - 2>();
+            WARP_SYNC(); /* the chunk is there for all lanes, and all are done with the one before it */
+            moe_ask(w, some);
+            arrivals_wait(r.full + w.line.stage, w.line.parity);
+            if (there) { /* the chunk is where the next one will be asked to */
+                const unsigned char *stage = w.ring + w.place, *line = r.lines + w.line.stage * MOE_HOPPER_LINE;
+                UNROLL for (int half = 0; half < 2; half++) moe_multiply_half(stage, line, at, half, d);
+            }
+            WARP_SYNC();
+            if (w.lane == 0) arrivals_come(r.empty + w.line.stage);
+        }
+        moe_ran(w, some);
     }
-    quad q;
-    UNROLL for (int i = 0; i < 4; i++) q.w[i] = float_bits(d[i]);
-    return q;
 }
 
-template <int STAGES> struct moe_multiplier : moe_warp {
-    int warp;
-    moe_at<STAGES> at;
-    int32_t given; /* parity of the next sums that up hands over */
-};
-
 /* The warp's tile of an item, all rows of its expert. */
-template <int MOST, int STAGES>
-DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES> &w, const moe_stream_item &item)
+template <int STAGES, int LINES>
+DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, const moe_stream_item &item)
 {
     bool down = item.kind == MOE_DOWN;
     const experts_lists &lists = a.plan.lists;
     int g = w.lane / 4, t = w.lane % 4, pair = w.warp / 2;
-    int32_t tile = down ? item.group * MOE_HOPPER_WARPS + w.warp : item.group * (MOE_HOPPER_WARPS / 2) + pair;
-    bool there = tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
-    int32_t chunks = (down ? a.down.down.first.cols : a.in.hidden) / EXPERTS_CHUNK;
+    int32_t tile, chunks = (down ? a.down.down.first.cols : a.in.hidden) / EXPERTS_CHUNK;
+    bool there = moe_tile_of(a, item, w.warp, &tile);
     quad *handed = r.handed + pair * CUDA_WARP + w.lane;
     for (int32_t first = 0; first < item.count; first += MOE_HOPPER_ROWS) {
         int32_t left = item.count - first;
         float d[4], up[4];
-        quad q;
-        if (there) q = moe_sum<STAGES>(moe_lane_of(w.warp, left, w.lane), chunks, w.at.stage, w.at.parity, w.lane);
-        for (int32_t k = 0; k < chunks; k++, moe_step(w.at))
-            if (!there) {
-                arrivals_wait(r.full + w.at.stage, w.at.parity);
-                WARP_SYNC();
-                if (w.lane == 0) arrivals_come(r.empty + w.at.stage);
-            }
+        moe_sum(a, r, w, there, left, chunks, d);
         if (!there) continue;
-        UNROLL for (int i = 0; i < 4; i++) d[i] = bits_float(q.w[i]);
         if (down) {
             float factor = a.down.down.factors[item.expert];
             const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
@@ -298,6 +338,8 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
                 y[8] = d[2 + i] * NVFP4_SHIFT * factor * a.down.factor;
             }
         } else if (w.warp % 2) {
+            quad q;
+            UNROLL for (int i = 0; i < 4; i++) q.w[i] = float_bits(d[i]);
             arrivals_wait(r.taken + pair, w.given ^ 1);
             *handed = q;
             WARP_SYNC();
@@ -305,7 +347,7 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
             w.given ^= 1;
         } else {
             arrivals_wait(r.given + pair, w.given);
-            q = *handed;
+            quad q = *handed;
             UNROLL for (int i = 0; i < 4; i++) up[i] = bits_float(q.w[i]);
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.taken + pair);
@@ -314,39 +356,15 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
             moe_bring(a.up_done + item.n, 1, w.lane);
         }
     }
-    if (down && there) moe_count_out<MOST>(a, w, tile);
+    if (down && there && moe_last_again(a.out_done + tile, (uint32_t)item.active, w.lane)) moe_out<MOE_ROWS>(a, tile, w.lane);
 }
 
-template <int MOST, int STAGES> DEVICE void moe_multiply(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES> &w)
+template <int STAGES, int LINES> DEVICE void moe_hopper(const moe_args &a)
 {
-    enum { DEPTH = STAGES == MOE_HOPPER_STAGES ? 2 : 4 };
-    moe_queue_at queue = {0, 0};
-    for (;;) {
-        moe_item own = moe_next<MOST>(a, w, moe_draw(a, w), true);
-        while (own.kind != MOE_NONE)
-            own = moe_is_slice(own) ? moe_slices<MOST, true, DEPTH>(a, w, own) : moe_prepare<MOST, true>(a, w, own);
-        for (;;) {
-            arrivals_wait(r.told + queue.stage, queue.parity);
-            moe_stream_item item = r.queue[queue.stage];
-            w.active = item.active;
-            if (w.draws == MOE_BEFORE && item.kind != MOE_UP) break; /* it is looked at again behind the shared expert's down */
-            if (item.kind == MOE_NONE) return;
-            moe_stream_tile<MOST, STAGES>(a, r, w, item);
-            WARP_SYNC();
-            if (w.lane == 0) arrivals_come(r.read + queue.stage);
-            moe_step(queue);
-        }
-        w.draws = MOE_BETWEEN;
-    }
-}
-
-template <int MOST, int STAGES> DEVICE void moe_hopper(const moe_args &a)
-{
-    moe_ahead(a);
-    moe_ring r = moe_ring_of<STAGES>(DYNAMIC(unsigned char));
+    moe_ring r = moe_ring_of<STAGES, LINES>(DYNAMIC(unsigned char));
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) arrivals_init(r.full + i, 2), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
-        for (int i = 0; i < MOE_HOPPER_QUEUE; i++) arrivals_init(r.told + i, 1), arrivals_init(r.read + i, MOE_HOPPER_WARPS + 1);
+        for (int i = 0; i < LINES; i++) arrivals_init(r.full + i, 1), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
+        for (int i = 0; i < MOE_HOPPER_QUEUE; i++) arrivals_init(r.told + i, 1), arrivals_init(r.read + i, MOE_HOPPER_WARPS);
         for (int i = 0; i < MOE_HOPPER_WARPS / 2; i++) arrivals_init(r.given + i, 1), arrivals_init(r.taken + i, 1);
         arrivals_ready();
     }
@@ -354,19 +372,30 @@ template <int MOST, int STAGES> DEVICE void moe_hopper(const moe_args &a)
     follow();
     int lane = threadIdx.x % CUDA_WARP, warp = known_here(threadIdx.x / CUDA_WARP);
     if (warp == MOE_HOPPER_WARPS) {
-        moe_load_weights<STAGES>(a, r, lane);
-    } else if (warp == MOE_HOPPER_WARPS + 1) {
-        moe_load_rows<STAGES>(a, r, lane);
+        moe_load_rows<LINES>(a, r, lane);
     } else {
-        moe_multiplier<STAGES> w;
-        w.lane = lane, w.draws = MOE_BEFORE, w.active = -1, w.shared_up = false;
-        w.warp = warp, w.at = {0, 0}, w.given = 0;
-        moe_multiply<MOST, STAGES>(a, r, w);
+        moe_multiplier<STAGES, LINES> w = {};
+        w.lane = lane, w.warp = warp, w.ring = r.stages + warp * STAGES * MOE_HOPPER_STAGE + lane * 16;
+        for (;;) {
+            moe_turn_to_next(a, r, w);
+            moe_stream_item item = r.queue[w.now.stage];
+            if (item.kind == MOE_NONE) {
+                /* All rows are padding: nobody counts up to their outputs. */
+                for (int32_t tile = blockIdx.x * MOE_HOPPER_WARPS + warp; item.active == 0 && tile < a.sizes.out_tiles;
+                     tile += gridDim.x * MOE_HOPPER_WARPS)
+                    moe_out<MOE_ROWS>(a, tile, lane);
+                break;
+            }
+            moe_stream_tile(a, r, w, item);
+            WARP_SYNC();
+            if (lane == 0) arrivals_come(r.read + w.now.stage);
+            moe_step(w.now);
+        }
+        copy_wait<0>();
     }
     WARP_SYNC();
     moe_end(a, lane);
 }
 
-KERNEL_TOGETHER(moe_hopper_one, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_FEW, MOE_HOPPER_STAGES_ONE>(a); }
-KERNEL_TOGETHER(moe_hopper_few, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_FEW, MOE_HOPPER_STAGES>(a); }
-KERNEL_TOGETHER(moe_hopper_many, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_ROWS, MOE_HOPPER_STAGES>(a); }
+KERNEL_TOGETHER(moe_hopper_one, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_HOPPER_STAGES_ONE, MOE_HOPPER_LINES_ONE>(a); }
+KERNEL_TOGETHER(moe_hopper, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_HOPPER_STAGES, MOE_HOPPER_LINES>(a); }
