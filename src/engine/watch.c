@@ -350,12 +350,13 @@ hy_status watch_open(const watch_options *options, watch **out, hy_error *err)
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->schedule_lock, NULL);
     w->running = options->log_seconds > 0 || options->stall_seconds > 0;
+    *out = w; /* before the thread, whose `describe` may ask what the caller has here */
     if (w->running && pthread_create(&w->thread, NULL, watch_main, w) != 0) {
+        *out = NULL;
         free_watch(w);
         return error_set(err, HY_FAILED,
                          "could not start the thread that watches the engine: the system has no room for another one");
     }
-    *out = w;
     return HY_OK;
 }
 
