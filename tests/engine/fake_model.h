@@ -3,7 +3,8 @@
  * are a hash of all tokens of its sequence, read back through the block table. A wrong slot, position, block or row
  * order changes the answer; the batch cannot.
  *
- * It can also be told what to say (`script`), to damage logits, and to fail a step.
+ * It can also be told what to say (`script`), to damage logits, to fail a step, and to stand still after some steps (fake_let):
+ * what a test does in the middle of an answer is then in its middle, however late the test comes to it.
  *
  * Its drafter knows the tokens that are in the cache and guesses the next ones as the network would pick them, with no regard to
  * masks and penalties, and every so often something else (`wrong`).
@@ -31,9 +32,16 @@ static struct fake {
     atomic_int most_rows;  /* of a step, as seen */
     atomic_int bad_rows;   /* rows that broke the contract */
     atomic_int delay_us;   /* a step takes this long */
+    atomic_int let;        /* so many steps may end; negative: all */
     int wrong;             /* every so many a draft is wrong, by its position; 0: none */
     atomic_int most_drafts; /* of a step, as seen */
-} fake = {.nan_after = -1};
+} fake = {.nan_after = -1, .let = -1};
+
+/* Lets so many steps end and holds the next one; negative: holds none. */
+static inline void fake_let(int steps)
+{
+    atomic_store(&fake.let, steps);
+}
 
 struct ops_cache {
     int32_t *token; /* [blocks * 128] */
@@ -229,6 +237,8 @@ static hy_status fake_finish(ops_step *s, hy_error *err)
     (void)s;
     int delay = atomic_load(&fake.delay_us);
     if (delay > 0) nanosleep(&(struct timespec){.tv_nsec = delay * 1000L}, NULL);
+    while (atomic_load(&fake.let) == 0) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    if (atomic_load(&fake.let) > 0) atomic_fetch_sub(&fake.let, 1);
     if (atomic_load(&fake.fail_steps) <= 0) return HY_OK;
     atomic_fetch_sub(&fake.fail_steps, 1);
     return error_set(err, HY_FAILED, "the fake device is gone");

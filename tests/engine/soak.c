@@ -1,7 +1,7 @@
 /*
  * A tiny model under 200 requests a second: aborts, deadlines, forks, a full cache and a full queue.
  *
- *     soak [SECONDS [SEED]]     ten minutes otherwise
+ *     soak [SECONDS [SEED]]     ten minutes and another seed each time otherwise
  *
  * Every answer must be what the request answers alone, up to where it was ended. No request may be stuck: each ends
  * within a bound. At the end nothing runs, waits or holds a block, the counters are those of the results to the token,
@@ -220,10 +220,9 @@ static void between(const char *what, uint64_t engine, uint64_t least, uint64_t 
 static hy_engine_stats settle(hy_engine *engine)
 {
     hy_engine_stats s;
-    for (int i = 0; i < 2000; i++) {
+    for (double end = clock_seconds() + STUCK_SECONDS; clock_seconds() < end; storm_sleep(0.001)) {
         hy_engine_describe(engine, &s);
         if (s.running == 0 && s.waiting == 0 && s.cache_usage == 0) return s;
-        storm_sleep(0.001);
     }
     storm_fail("all have ended, and %d run, %d wait, %.3f of the blocks are in use", s.running, s.waiting,
                s.cache_usage);
@@ -302,6 +301,7 @@ static void soak(uint64_t *state, const hy_model *model, hy_engine *engine, doub
         storm_sleep(0.0005);
     }
     while (look_after(sum)) storm_sleep(0.0005);
+    if (!warm) warm = memory_resident(); /* the machine stood still meanwhile */
     uint64_t end = memory_resident();
     printf("memory: %.1f MB after the warm-up, %.1f MB at the end\n", (double)warm * 1e-6, (double)end * 1e-6);
 #ifndef SANITIZED

@@ -109,6 +109,7 @@ static void reset(void)
     atomic_store(&fake.most_rows, 0);
     atomic_store(&fake.bad_rows, 0);
     atomic_store(&fake.delay_us, 0);
+    fake_let(-1);
 }
 
 static int per_test(void **state)
@@ -593,13 +594,15 @@ static void test_cancel(void **state)
     assert_int_equal(seen.count, 3);
     assert_int_equal(seen.events, 4);
     /* By the owner: one that runs, and one that waits behind it. */
-    atomic_store(&fake.delay_us, 500);
+    atomic_store(&fake.delay_us, 5000); /* ten seconds for who comes late */
+    fake_let(1);
     struct seen first = {0}, second = {0};
     o.on_event = on_event, o.user = &first;
     hy_request *a = submit(e, &o);
     o.user = &second;
     hy_request *b = submit(e, &o);
     hy_request_cancel(b);
+    fake_let(-1);
     assert_int_equal(hy_request_wait(b), HY_CANCELLED);
     assert_int_equal(second.count, 0);
     hy_request_cancel(a);

