@@ -25,6 +25,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import surroundings  # noqa: E402, F401
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAYATE = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "hayate")
 NANO = ROOT / "models" / "m3-nano"

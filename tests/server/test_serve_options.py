@@ -12,6 +12,9 @@ import subprocess
 import sys
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import surroundings  # noqa: E402, F401
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAYATE = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "hayate")
 CONFIG = """

@@ -15,6 +15,7 @@ import time
 import unittest
 
 from test_chat import HAYATE, MODEL, Server
+from surroundings import port_of_its_own
 
 LONG = {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True, "max_tokens": 30000, "stream": True}
 
@@ -139,9 +140,9 @@ class LogTest(ServerTest):
 
     def test_ready_when_it_answers(self):
         """From the first moment that /health says so, and not before, requests are answered."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        keeper = port_of_its_own()
+        port = keeper.__enter__()
+        self.addCleanup(keeper.__exit__, None, None, None)
         p = subprocess.Popen([HAYATE, "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)], stderr=subprocess.DEVNULL)
         self.addCleanup(p.kill)
         try:
