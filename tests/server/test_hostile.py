@@ -30,15 +30,6 @@ def descriptors(server):
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
-def settled_descriptors(server):
-    """What it has open when nobody talks to it: what an earlier connection left is gone within a second."""
-    counts = []
-    for _ in range(20):
-        counts.append(descriptors(server))
-        time.sleep(0.05)
-    return min(counts)
-
-
 def cpu_seconds(server):
     fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -57,6 +48,7 @@ class HostileTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--kv-cache-memory-bytes", "512MiB")
+        cls.alone = descriptors(cls.server)  # what it has open when nobody talks to it
 
     @classmethod
     def tearDownClass(cls):
@@ -72,7 +64,8 @@ class HostileTest(unittest.TestCase):
 
     def test_who_leaves_is_forgotten(self):
         """Streaming or not, closed, reset or half closed: the request ends and its descriptor is back."""
-        before = settled_descriptors(self.server)
+        before = self.alone
+        self.wait_for(lambda: descriptors(self.server) == before)
         for stream in (False, True):
             for how in ("close", "reset", "half"):
                 clients = [connect(self.server) for _ in range(3)]

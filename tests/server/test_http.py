@@ -561,9 +561,12 @@ class PatienceTest(Case):
             self.assertEqual(c.reply().body, b"late")
 
     def test_comments_in_silence(self):
-        with self.server.connect() as c:
-            c.send(b"GET /stream?events=2&size=1&pause=1000 HTTP/1.1\r\nHost: x\r\n\r\n")
-            body = c.reply().body
+        for pause in (1000, 4000, 16000):  # a machine that stood still says fewer than it should
+            with self.server.connect() as c:
+                c.send(b"GET /stream?events=2&size=1&pause=%d HTTP/1.1\r\nHost: x\r\n\r\n" % pause)
+                body = c.reply().body
+            if body.count(b": keep-alive\n\n") >= 2:
+                break
         self.assertGreaterEqual(body.count(b": keep-alive\n\n"), 2)
         self.assertEqual(body.replace(b": keep-alive\n\n", b""), b"data: e\n\n" * 2 + b"event: last\ndata: [DONE]\n\n")
 
@@ -580,11 +583,11 @@ class PatienceTest(Case):
                 time.sleep(len(piece) / 10e6)
 
     def test_readers_that_stop(self):
-        """A client that takes nothing of its reply is gone in time."""
+        """A client that takes nothing of its reply is gone in time. (By what only grows: it may be gone before somebody looks.)"""
+        before = self.server.totals()["too_slow"]
         with self.server.connect() as c:
             c.send(b"GET /large?size=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-            self.server.wait_for(lambda t: t["outgoing"] > 10 << 20)
-            self.server.wait_for(lambda t: t["outgoing"] == 0 and t["connections"] == 1)
+            self.server.wait_for(lambda t: t["too_slow"] > before and t["outgoing"] == 0 and t["connections"] == 1)
 
 
 class BoundsTest(Case):
@@ -597,7 +600,7 @@ class BoundsTest(Case):
                 c.send(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n" + b"x" * 900000)
             except OSError:
                 pass
-        self.server.wait_for(lambda t: t["accepted"] >= 8)
+        self.server.wait_for(lambda t: any(c["status"] == 503 for c in t["counts"]))
         time.sleep(0.2)
         self.assertLess(self.server.totals()["incoming"], 4 << 20)
         self.assertEqual(self.server.send(post("/echo", b"small")).json()["body"], "small")
@@ -633,6 +636,16 @@ class BoundsTest(Case):
             c.s.close()
         self.server.wait_for(lambda t: t["outgoing"] == 0 and t["connections"] == 1)
 
+    def server_turned_away(self, clients):
+        """So far, of a server that is full of clients; asked through one of them, as there is no place for another."""
+        while len(clients) < 40:
+            clients.append(self.server.connect())
+            clients[-1].send(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n")
+            if clients[-1].reply().status != 200:  # the one before it has not gone yet
+                clients.pop().s.close()
+        clients[0].send(b"GET /totals HTTP/1.1\r\nHost: x\r\n\r\n")
+        return clients[0].reply().json()["turned_away"]
+
     def test_limit_of_connections(self):
         clients = [self.server.connect() for _ in range(40)]
         for c in clients:
@@ -643,10 +656,17 @@ class BoundsTest(Case):
             r = c.reply()
             self.assertEqual((r.status, r["Retry-After"], r["Connection"]), (503, "1", "close"))
             self.assertEqual(r.json()["error"]["type"], "Service Unavailable")
-        with self.server.connect() as c:  # another one leaves in time: this one has its place
-            c.send(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n")
-            clients.pop().s.close()
-            self.assertEqual(c.reply().status, 200)
+        for _ in range(20):  # another one leaves in time, which is a quarter of a second: this one has its place
+            turned_away = self.server_turned_away(clients)
+            with self.server.connect() as c:
+                c.send(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n")
+                clients.pop().s.close()
+                status = c.reply().status
+            if status == 200:
+                break
+            self.assertEqual(status, 503)
+        self.assertEqual(status, 200)
+        self.assertGreater(self.server.totals()["turned_away"], turned_away)
         for c in clients:
             c.s.close()
         self.server.wait_for(lambda t: t["connections"] == 1)
@@ -708,7 +728,8 @@ class AddressTest(unittest.TestCase):
         self.assertIn("/", self.run_wrong("root_path=x")[1])
 
     def test_unix_socket(self):
-        with tempfile.TemporaryDirectory() as folder:
+        # Of the name of a socket the system takes 107 bytes.
+        with tempfile.TemporaryDirectory(dir="/tmp" if len(tempfile.gettempdir()) > 60 else None) as folder:
             path = os.path.join(folder, "s.sock")
             server = Echo(f"uds={path}")
             self.assertEqual((server.port, server.address), (0, f"unix:{path}"))
@@ -775,7 +796,7 @@ class TlsTest(unittest.TestCase):
         return Client(context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=120), server_hostname="localhost"))
 
     def test_requests(self):
-        server = Echo(*self.files(), "header_s=1")
+        server = Echo(*self.files())
         self.assertTrue(server.address.startswith("https://"))
         with self.connect(server) as c:
             self.assertIn(c.s.version(), ("TLSv1.2", "TLSv1.3"))
@@ -799,8 +820,10 @@ class TlsTest(unittest.TestCase):
                 self.assertNotIn(b"HTTP", plain.recv(100))
             except ConnectionResetError:
                 pass
-        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as silent:
+        hasty = Echo(*self.files(), "header_s=1")
+        with socket.create_connection(("127.0.0.1", hasty.port), timeout=120) as silent:
             self.assertEqual(silent.recv(100), b"")
+        self.assertEqual(hasty.stop(), 0)
         with self.assertRaises(ssl.SSLError):
             self.connect(server, most=ssl.TLSVersion.TLSv1_1)
         gone = [self.connect(server) for _ in range(5)]

@@ -249,7 +249,11 @@ class QueueTest(unittest.TestCase):
         refused = s.chat(max_tokens=4, hayate_deadline_s=-1)
         self.assertEqual(refused[0], 400)
         self.assertEqual(s.chat(max_tokens=4, hayate_deadline_s=0)[0], 200)
-        _, events = s.stream(**late)
+        for seconds in (0.3, 0.6, 1.2, 2.4):  # a stream begins with a token, for which a machine may be too slow
+            r, events = s.stream(ignore_eos=True, max_tokens=30000, hayate_deadline_s=seconds)
+            if events:
+                break
+            self.assertEqual(r.status, 504)
         self.assertEqual(events[-1], "[DONE]")
         self.assertEqual(json.loads(events[-2])["error"]["code"], 504)
         self.assertEqual(s.chat(max_tokens=4, hayate_deadline_s=100)[0], 200)
