@@ -227,8 +227,10 @@ class FieldsTest(Case):
         body = {**ASK, **PLAIN, "allowed_token_ids": self.ids("5"), "structured_outputs": {"choice": ["yes"]}}
         self.refused("/v1/chat/completions", body, None, "no token is left to choose")
         self.refused("/v1/chat/completions", {**body, "stream": True}, None, "no token is left to choose")
-        events = self.server.stream(**{**body, "allowed_token_ids": self.ids("y")})[1]
+        # So many tokens before it that a stream has begun, however many of them a busy server takes at once.
         self.assertEqual(len(self.ids("y")), 1)
+        events = self.server.stream(**{**body, "allowed_token_ids": self.ids("y"), "max_tokens": 2000,
+                                       "structured_outputs": {"choice": ["y" * 1000 + "es"]}})[1]
         error = [json.loads(e)["error"] for e in events if "error" in e]
         self.assertEqual([e["code"] for e in error], [400], events)
         self.assertIn("no token is left to choose", error[0]["message"])
