@@ -135,23 +135,46 @@ DEVICE void experts_store_glu(const experts_glu_args &a, float low, float high, 
     if (z) z[at] = bf16_of_float(low), z[upper + at] = bf16_of_float(high);
 }
 
-/* z of eight rows from `first` on, from the sums of gate and up; its tile begins at `out`, the upper eight are `upper_at` behind. */
+/* Of the lane's two columns of eight rows: members, or -1, with the factors of their inputs; and the expert's factors. */
+struct experts_columns {
+    int32_t member[2];
+    float row_factor[2], gate, up;
+};
+
+DEVICE experts_columns experts_columns_of(const experts_glu_args &a, int32_t expert, int32_t count, int32_t first, int lane)
+{
+    const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
+    experts_columns c;
+    c.gate = a.gate.factors[expert], c.up = a.up.factors[expert];
+    UNROLL for (int i = 0; i < 2; i++) {
+        int32_t m = first + 2 * (lane % 4) + i;
+        c.member[i] = m < count ? members[m] : -1;
+    }
+    UNROLL for (int i = 0; i < 2; i++)
+        c.row_factor[i] = a.row_factor && c.member[i] >= 0 ? a.row_factor[c.member[i] / a.lists.per_token] : 1;
+    return c;
+}
+
+/* z of eight rows from the sums of gate and up; its tile begins at `out`, the upper eight are `upper_at` behind. */
+DEVICE void experts_finish_columns(const experts_glu_args &a, const experts_columns &c, int32_t out, int32_t upper_at,
+                                   const float gate[4], const float up[4], int lane)
+{
+    int32_t width = a.gate.first.rows;
+    UNROLL for (int i = 0; i < 2; i++) {
+        float z[2];
+        UNROLL for (int upper = 0; upper < 2; upper++)
+            z[upper] = experts_swiglu(gate[2 * upper + i] * NVFP4_SHIFT * c.gate * c.row_factor[i],
+                                      up[2 * upper + i] * NVFP4_SHIFT * c.up * c.row_factor[i], a.alpha, a.limit);
+        experts_store_glu(a, z[0], z[1], c.member[i] >= 0 ? a.z + (int64_t)c.member[i] * width + out : NULL, upper_at, lane / 4);
+    }
+}
+
+/* The same of the eight rows from `first` on. */
 DEVICE void experts_finish_glu(const experts_glu_args &a, int32_t expert, int32_t first, int32_t out, int32_t upper_at,
                                const float gate[4], const float up[4], int lane)
 {
-    int g = lane / 4, t = lane % 4;
-    int32_t count = a.lists.count[expert], width = a.gate.first.rows;
-    const int32_t *members = a.lists.members + (int64_t)expert * a.lists.capacity;
-    float gate_factor = a.gate.factors[expert], up_factor = a.up.factors[expert];
-    UNROLL for (int i = 0; i < 2; i++) {
-        int32_t m = first + 2 * t + i, member = m < count ? members[m] : -1;
-        float row_factor = a.row_factor && member >= 0 ? a.row_factor[member / a.lists.per_token] : 1;
-        float z[2];
-        UNROLL for (int upper = 0; upper < 2; upper++)
-            z[upper] = experts_swiglu(gate[2 * upper + i] * NVFP4_SHIFT * gate_factor * row_factor,
-                                      up[2 * upper + i] * NVFP4_SHIFT * up_factor * row_factor, a.alpha, a.limit);
-        experts_store_glu(a, z[0], z[1], member >= 0 ? a.z + (int64_t)member * width + out : NULL, upper_at, g);
-    }
+    experts_columns c = experts_columns_of(a, expert, a.lists.count[expert], first, lane);
+    experts_finish_columns(a, c, out, upper_at, gate, up, lane);
 }
 
 /* The lane's rows of inputs: of row g of every eight from `first` on. Behind the last member comes the last one again,

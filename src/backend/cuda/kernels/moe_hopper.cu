@@ -312,30 +312,38 @@ DEVICE void moe_sum(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES,
     }
 }
 
-/* The warp's tile of an item, all rows of its expert. */
+/* Of an item that is down `gate` is the factor. */
+DEVICE experts_columns moe_columns_of(const moe_args &a, const moe_stream_item &item, int32_t first, int lane)
+{
+    experts_columns c = experts_columns_of(a.glu, item.expert, item.count, first, lane);
+    if (item.kind == MOE_DOWN) c.gate = a.down.down.factors[item.expert];
+    return c;
+}
+
+/* The warp's tile of an item, all rows of its expert. With one block a multiprocessor there are registers for what its end
+ * needs, which is then asked for before its sums: nobody has anything else to do at that end. */
 template <int STAGES, int LINES>
 DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, const moe_stream_item &item)
 {
+    enum { EARLY = STAGES == MOE_HOPPER_STAGES_ONE };
     bool down = item.kind == MOE_DOWN;
-    const experts_lists &lists = a.plan.lists;
-    int g = w.lane / 4, t = w.lane % 4, pair = w.warp / 2;
+    int g = w.lane / 4, pair = w.warp / 2;
     int32_t tile, chunks = (down ? a.down.down.first.cols : a.in.hidden) / EXPERTS_CHUNK;
     bool there = moe_tile_of(a, item, w.warp, &tile);
     quad *handed = r.handed + pair * CUDA_WARP + w.lane;
     for (int32_t first = 0; first < item.count; first += MOE_HOPPER_ROWS) {
-        int32_t left = item.count - first;
         float d[4], up[4];
-        moe_sum(a, r, w, there, left, chunks, d);
+        experts_columns c;
+        if (EARLY) c = moe_columns_of(a, item, first, w.lane);
+        moe_sum(a, r, w, there, item.count - first, chunks, d);
         if (!there) continue;
         if (down) {
-            float factor = a.down.down.factors[item.expert];
-            const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
+            if (!EARLY) c = moe_columns_of(a, item, first, w.lane);
             UNROLL for (int i = 0; i < 2; i++) {
-                int32_t m = 2 * t + i;
-                if (m >= left) continue;
-                float *y = a.down.y + (int64_t)members[first + m] * a.down.down.first.rows + tile * EXPERTS_TILE + g;
-                y[0] = d[i] * NVFP4_SHIFT * factor * a.down.factor;
-                y[8] = d[2 + i] * NVFP4_SHIFT * factor * a.down.factor;
+                if (c.member[i] < 0) continue;
+                float *y = a.down.y + (int64_t)c.member[i] * a.down.down.first.rows + tile * EXPERTS_TILE + g;
+                y[0] = d[i] * NVFP4_SHIFT * c.gate * a.down.factor;
+                y[8] = d[2 + i] * NVFP4_SHIFT * c.gate * a.down.factor;
             }
         } else if (w.warp % 2) {
             quad q;
@@ -346,13 +354,14 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
             if (w.lane == 0) arrivals_come(r.given + pair);
             w.given ^= 1;
         } else {
+            if (!EARLY) c = moe_columns_of(a, item, first, w.lane);
             arrivals_wait(r.given + pair, w.given);
             quad q = *handed;
             UNROLL for (int i = 0; i < 4; i++) up[i] = bits_float(q.w[i]);
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.taken + pair);
             w.given ^= 1;
-            experts_finish_glu(a.glu, item.expert, first, moe_place(tile * EXPERTS_TILE), MOE_UPPER, d, up, w.lane);
+            experts_finish_columns(a.glu, c, moe_place(tile * EXPERTS_TILE), MOE_UPPER, d, up, w.lane);
             moe_bring(a.up_done + item.n, 1, w.lane);
         }
     }
