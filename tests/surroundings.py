@@ -1,17 +1,21 @@
 """Imported for what it does: a test sees the same whoever runs it. What the shell says of proxies, keys, hubs and settings of
-servers is not for the test, its clients or the programs that it starts; what they are to see a test sets itself.
+servers is not for the test, its clients or the programs that it starts; what they are to see a test sets itself. A folder for temporary
+files with a long name is left for /tmp: of a socket's name the system takes 107 bytes, and messages that name files are cut.
 
 `port_of_its_own` keeps a port for a program whose address has to be known before it listens.
 """
 import contextlib
 import os
 import socket
+import tempfile
 
 OTHERS = ("VLLM_", "HF_", "HUGGING", "TRANSFORMERS_", "OPENAI_", "ANTHROPIC_", "CURL_")
 
 for name in list(os.environ):
     if name.startswith(OTHERS) or name.lower().endswith("_proxy"):
         del os.environ[name]
+if len(tempfile.gettempdir()) > 60:
+    os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
 
 
 @contextlib.contextmanager
