@@ -17,8 +17,8 @@ static model_kind kind_of(int kv_heads, int per_head, int top)
                         .expert = WEIGHT_BF16};
 }
 
-/* Random codes; scales as caches have them, and here and there one that is negative or no number: among the index keys,
- * which takes a score out, and if `everywhere` among keys and values too. */
+/* Random codes; scales as caches have them, and among the index keys here and there one that is negative or no number, which takes
+ * a score out. Keys and values of both layers are the same. */
 static void fill_cache(const bench *b, int32_t blocks)
 {
     const cache_layout *l = &b->layout;
@@ -38,6 +38,7 @@ static void fill_cache(const bench *b, int32_t blocks)
             if (block % 3 == 0) scales[random_below(1024)] |= 0x80;
             if (block == 77) memset(scales, 0xFF, 1024); /* no score at all */
         }
+        memcpy(row + l->main_offset[0], row + l->main_offset[1], (size_t)l->kv_heads * l->head_bytes);
         b->ops->cache_write(b->cache, block, 0, l->row_bytes, row);
     }
     free(row);
@@ -227,17 +228,19 @@ static void poison_behind(const bench *b, const step_rows *rows)
     }
 }
 
-static float *attend_step(const bench *b, const step_rows *rows)
+/* Of the layer with lists, or of the dense one. */
+static float *attend_layer(const bench *b, const step_rows *rows, int layer)
 {
     const ops_model *m = b->model;
     hy_error err = {0};
     b->ops->begin(b->step, b->cache, &rows->ops);
     write_queries(b, &rows->ops);
-    b->ops->index_select(b->step, 1);
-    b->ops->attend(b->step, 1);
+    if (layer == 1) b->ops->index_select(b->step, 1);
+    b->ops->attend(b->step, layer);
     check(b->ops->finish(b->step, &err), &err);
     return bench_read(b, OPS_ATTENTION, rows->ops.count, (size_t)(m->heads * m->head_dim));
 }
+static float *attend_step(const bench *b, const step_rows *rows) { return attend_layer(b, rows, 1); }
 
 /* Which of the kernels that take lists one by one have been launched, a bit each. */
 static unsigned decode_kinds(void)
@@ -246,6 +249,21 @@ static unsigned decode_kinds(void)
     unsigned kinds = 0;
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) kinds |= (cuda_emulated_launches(names[i]) > 0) << i;
     return kinds;
+}
+
+/* Rows whose lists have all that they see: the bits of a dense layer, whose kernel is another one. */
+static int compare_dense(const bench *b, const step_rows *rows, const float *lists, size_t width, int top)
+{
+    float *dense = attend_layer(b, rows, 0);
+    int compared = 0;
+    for (int t = 0; t < rows->ops.count; t++) {
+        if (rows->sequence[t] < 0 || rows->position[t] / 128 >= top) continue;
+        if (memcmp(dense + (size_t)t * width, lists + (size_t)t * width, width * sizeof *dense))
+            fail_msg("row %d of %d (position %d): other bits than a dense layer's", t, rows->ops.count, rows->position[t]);
+        compared++;
+    }
+    free(dense);
+    return compared;
 }
 
 /* Batches of several sizes, so that units are cut into runs of several lengths; drafts and a chunk, which share blocks: every row
@@ -280,6 +298,7 @@ static float attention_of(int major, int processors)
         poison_behind(&cuda, &rows), poison_behind(&reference, &rows);
         float *all = attend_step(&cuda, &rows), *expected = attend_step(&reference, &rows);
         worst = fmaxf(worst, row_error(expected, all, rows.ops.count, width));
+        assert_true(compare_dense(&cuda, &rows, all, width, cases[c].top) > 0);
         for (int t = 0; t < rows.ops.count; t += t < 10 ? 1 : 13) {
             if (rows.sequence[t] < 0) continue;
             rows_open(&single);

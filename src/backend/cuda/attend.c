@@ -373,10 +373,11 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     int64_t room = partials_room(b) / units - 1;
     args->partials = step->attend_partials;
     args->joined = 1;
+    /* The same in every round, or a shorter one would look elsewhere for what is folded. */
+    args->slots = most < room ? most : (int32_t)room;
     for (args->first = 0; args->first < most; args->first += args->count) {
-        args->count = most - args->first < room ? most - args->first : (int32_t)room;
+        args->count = most - args->first < args->slots ? most - args->first : args->slots;
         args->last = args->first + args->count == most;
-        args->slots = args->count;
         args->run = (int32_t)(units * args->count / (6 * (int64_t)b->info.processors));
         if (args->run < 1) args->run = 1;
         cuda_launch(step, name, (int)units, (args->count + args->run - 1) / args->run, 1, ATTEND_WARPS * CUDA_WARP,
