@@ -69,6 +69,7 @@ DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which)
     for (int i = 0; i < 4; i++) out |= (uint32_t)(all >> (which >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
     return out;
 }
+DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }
 DEVICE int unseen(int x) { return x; }
 DEVICE int leading_zeros(uint32_t x) { return x ? __builtin_clz(x) : 32; }
 DEVICE uint32_t arrive(uint32_t *at)
@@ -168,6 +169,13 @@ DEVICE int unseen(int x)
 }
 /* Byte i of the result is byte (which >> 4i & 7) of the eight in a and b, a's the lower ones. */
 DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) { return __byte_perm(a, b, which); }
+/* Bits of a where mask has ones, of b elsewhere. One instruction, which the compiler does not take apart to mask earlier. */
+DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(d) : "r"(mask), "r"(a), "r"(b));
+    return d;
+}
 /* x. What is made of it is made behind this place, and not before a loop, to wait there in registers. */
 DEVICE int32_t known_here(int32_t x)
 {

@@ -129,17 +129,25 @@ DEVICE uint32_t mxfp8_unit_rest(uint32_t scale)
 
 #define NVFP4_SHIFT 1024.0f
 
-/* Elements (0,4), (1,5), (2,6), (3,7) of a word of eight codes, times 2^-126. For operands whose other side is in this
- * order too; nvfp4_pairs has them in order. */
+/* Elements (2,6), (3,7) of a word of eight codes, times 2^-126. Of a code, bits 0 .. 2 go to 6 .. 8 and bit 3 to 15.
+ * Elements 3 and 7 have their signs there as they lie, and 2 and 6 four bits lower: so one choice between the word and the
+ * word shifted by six has all four, and what it has besides goes when they are taken apart. */
+#define E2M1_CHOICE 0x01DC01DCu /* magnitudes of both, before */
+#define E2M1_PAIR 0x81C081C0u
+DEVICE void e2m1_upper_pairs(uint32_t word, uint32_t pair[2])
+{
+    uint32_t both = choose_bits(E2M1_CHOICE, word >> 6, word);
+    pair[0] = both << 4 & E2M1_PAIR;
+    pair[1] = both & E2M1_PAIR;
+}
+/* Elements (0,4), (1,5), (2,6), (3,7), in eleven instructions. For operands whose other side is in this order too;
+ * nvfp4_pairs has them in order. */
 DEVICE void e2m1_pairs(uint32_t word, uint32_t pair[4])
 {
-    /* A code times 2^12 + 2^6 (2^8 + 2^2 where it lies four bits higher) has its sign at bit 15 and itself at bit 6: one
-     * multiplication instead of two shifts, between two masks. */
-    uint32_t high = word >> 8;
-    pair[0] = (word & 0x000F000Fu) * 0x1040u & 0x81C081C0u;
-    pair[1] = (word & 0x00F000F0u) * 0x0104u & 0x81C081C0u;
-    pair[2] = (high & 0x000F000Fu) * 0x1040u & 0x81C081C0u;
-    pair[3] = (high & 0x00F000F0u) * 0x0104u & 0x81C081C0u;
+    uint32_t both = choose_bits(E2M1_CHOICE, word << 2, word << 8); /* as above of the word a byte higher */
+    pair[0] = both << 4 & E2M1_PAIR;
+    pair[1] = both & E2M1_PAIR;
+    e2m1_upper_pairs(word, pair + 2);
 }
 /* Unit of a group with this E4M3 scale: scale * 2^116 in both halves. */
 DEVICE uint32_t nvfp4_unit(uint32_t scale)
