@@ -6,19 +6,20 @@
  * shared memory, two pieces ahead, where each lane finds what it copied; scales come into registers, one ahead. Blocks that no
  * row of the step writes, and the tables below, do not wait for the kernel before: they come while it ends.
  *
- * Keys are the A operand of m16n8k16 in key_order: a lane's 16 bytes are a quarter of a key. What bounds this, once bytes are on
- * their way all the time, is instructions: of a word of eight codes, four become two pairs of bf16 as e2m1_pairs makes them, the
- * others by a table, a load for each byte: 14 instead of 17. Units of scales come from a table too. Products and their order
- * are index.cu's, so the bits are.
+ * Keys are the A operand of m16n8k16 in key_order: a lane's 16 bytes are a quarter of a key. What bounds this, once bytes are
+ * on their way all the time, is instructions and what goes through shared memory. Of every other word of eight codes, four
+ * become two pairs of bf16 as e2m1_pairs makes them, the others by a table, a load for each byte: 13 instead of 15. With all
+ * words by the table a block would take 400 cycles of shared memory, without it 360 of issue: so both have 340. Units of
+ * scales come from a table too. Products and their order are index.cu's, so the bits are.
  *
  * What a span leaves is its scores, 4 bytes a block and head beside the 9,216 that were read. The thread block that arrives last
  * selects for all rows of the run; the count goes back to 0 for the next launch.
  *
- * Bytes of a block: 9,216, whatever the number of columns (index heads x rows, at most 32): of one sequence of 128K 9.4 MB, at
- * 4,475 GB/s 2.1 us, of eight 16.9 us, of 512K 8.4 us. Instructions of a piece and warp with 8 columns: 16 words of 14, 16 MMAs,
- * 100 for loads, addresses and maxima, 340 in all, so a multiprocessor that issues nine of ten cycles takes 380 cycles for a
- * block; its share of the memory brings one in 490. Launches behind each other cannot overlap in what needs the queries: from the
- * last score to the next launch's first go some 3 us.
+ * Bytes of a block: 9,216, whatever the number of columns (index heads x rows, at most 32): of one sequence of 128K 9.4 MB,
+ * at 4,475 GB/s 2.1 us, of eight 16.9 us, of 512K 8.4 us. Instructions of a piece and warp with 8 columns: 16 words of 13 and
+ * 15, 16 MMAs, 100 for loads, addresses and maxima, 340 in all, so a multiprocessor that issues nine of ten cycles takes 380
+ * cycles for a block; its share of the memory brings one in 490. Launches behind each other cannot overlap in what needs the
+ * queries: from the last score to the next launch's first go some 3 us.
  */
 #include "backend/cuda/kernels/index.h"
 
@@ -106,17 +107,22 @@ DEVICE void ask_scales(const warp_pieces &p, int turn, uint32_t scales[EIGHTS])
 /* ---- Scores ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Eight codes as the two steps of the product take them, in pairs: elements 0 4, 1 5, and by the table 2 3, 6 7. Where the order
- * inside of a step counts, these become 2 6, 3 7.
+ * Eight codes as the two steps of the product take them, in pairs: elements 0 4, 1 5, 2 6, 3 7, by instructions alone or the
+ * first two by the table as 0 1, 4 5. Where the order inside of a step counts, these become 0 4, 1 5.
  */
+DEVICE constexpr bool by_table(int chunk) { return chunk % 2 == 0; }
+template <bool TABLE>
 DEVICE void decode_word(uint32_t word, uint32_t unit, const unsigned char *lines, uint32_t lane, uint32_t pair[4])
 {
-    uint32_t second = *(const uint32_t *)(lines + permute_bytes(word, lane, 0x5514));
-    uint32_t fourth = *(const uint32_t *)(lines + permute_bytes(word, lane, 0x5534));
-    pair[0] = (word & 0x000F000Fu) * 0x1040u & 0x81C081C0u; /* as e2m1_pairs */
-    pair[1] = (word & 0x00F000F0u) * 0x0104u & 0x81C081C0u;
-    pair[2] = MMA_ONE_SUM ? second : permute_bytes(second, fourth, 0x5410);
-    pair[3] = MMA_ONE_SUM ? fourth : permute_bytes(second, fourth, 0x7632);
+    if constexpr (TABLE) {
+        uint32_t first = *(const uint32_t *)(lines + permute_bytes(word, lane, 0x5504));
+        uint32_t third = *(const uint32_t *)(lines + permute_bytes(word, lane, 0x5524));
+        pair[0] = MMA_ONE_SUM ? first : permute_bytes(first, third, 0x5410);
+        pair[1] = MMA_ONE_SUM ? third : permute_bytes(first, third, 0x7632);
+        e2m1_upper_pairs(word, pair + 2);
+    } else {
+        e2m1_pairs(word, pair);
+    }
     UNROLL for (int i = 0; i < 4; i++) pair[i] = multiply_pairs(pair[i], unit);
 }
 
@@ -130,7 +136,11 @@ DEVICE void score_keys(const quad key[EIGHTS], const uint32_t unit[EIGHTS][2], i
             UNROLL for (int c = 0; c < 4; c++) s[n][j][c] = 0;
     UNROLL for (int c = 0; c < CHUNKS; c++) {
         uint32_t pair[EIGHTS][4];
-        UNROLL for (int r = 0; r < EIGHTS; r++) decode_word(key[r].w[c], unit[r][c / 2], lines, 4 * lane, pair[r]);
+        UNROLL for (int r = 0; r < EIGHTS; r++)
+            if (by_table(c))
+                decode_word<true>(key[r].w[c], unit[r][c / 2], lines, 4 * lane, pair[r]);
+            else
+                decode_word<false>(key[r].w[c], unit[r][c / 2], lines, 4 * lane, pair[r]);
         UNROLL for (int j = 0; j < TILES; j++) {
             quad q = query[(j * CHUNKS + c) * CUDA_WARP];
             UNROLL for (int n = 0; n < EIGHTS / 2; n++)
@@ -188,9 +198,10 @@ template <int TILES> DEVICE void load_columns(const float *q, int columns, quad 
         quad out = {{0, 0, 0, 0}};
         if (column < columns) {
             quad a = from[0], b = from[1];
-            out.w[0] = bf16_words(a.w[0], b.w[0]), out.w[1] = bf16_words(a.w[1], b.w[1]);
-            out.w[2] = MMA_ONE_SUM ? bf16_words(a.w[2], a.w[3]) : bf16_words(a.w[2], b.w[2]);
-            out.w[3] = MMA_ONE_SUM ? bf16_words(b.w[2], b.w[3]) : bf16_words(a.w[3], b.w[3]);
+            bool neighbours = MMA_ONE_SUM && by_table(c);
+            out.w[0] = bf16_words(a.w[0], neighbours ? a.w[1] : b.w[0]);
+            out.w[1] = bf16_words(neighbours ? b.w[0] : a.w[1], b.w[1]);
+            out.w[2] = bf16_words(a.w[2], b.w[2]), out.w[3] = bf16_words(a.w[3], b.w[3]);
         }
         query[i] = out;
     }
@@ -445,7 +456,7 @@ template <int TILES> DEVICE void index_decode(const index_decode_args &a)
         int first = (int)((int64_t)span * run.visible / spans), last = (int)((int64_t)(span + 1) * run.visible / spans);
         score_blocks<TILES>(a, run, first, last, shared);
         BLOCK_SYNC();
-        if (threadIdx.x == 0) before[0] = arrive(a.arrived + row);
+        if (threadIdx.x == 0) before[0] = arrive(a.arrived + row, 1);
         BLOCK_SYNC();
         if ((int)before[0] + 1 == spans) {
             choose_blocks(a, run, *(choosing *)(void *)shared.lines);
