@@ -386,45 +386,48 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     }
 }
 
-/* Runs that lists of up to `most` blocks are cut into, so that few units fill the GPU. Where thread blocks can be a
- * cluster these fold what they have among themselves: as many as find places beside each other. Elsewhere every block
- * behind the first run is written and read once more, which pays where units fill less than half of the places. */
-static int32_t cut_lists(const ops_backend *b, int64_t units, int32_t most, bool clusters)
+/* Thread blocks of a cluster for each unit, whose lists have up to `most` blocks: more where all are still on the GPU
+ * at once, and either each of their warps has a block or each has a multiprocessor alone. */
+static int32_t cluster_of_lists(const ops_backend *b, int64_t units, int32_t most)
 {
-    enum { CLUSTERS = 2 /* places for thread blocks of clusters on a multiprocessor */ };
+    int64_t processors = b->info.processors;
+    int32_t size = 1;
+    if (b->info.major < 9) return 1;
+    while (2 * size <= ATTEND_CLUSTER && size < most &&
+           (2 * size * units <= processors ||
+            (2 * size * units <= ATTEND_DECODE_BLOCKS * processors && 2 * size * ATTEND_DECODE_WARPS <= most)))
+        size *= 2;
+    return size;
+}
+
+/* Without clusters, runs that lists are cut into: every block behind the first run is written and read once more, which
+ * pays where units fill less than half of the places. */
+static int32_t runs_of_lists(const ops_backend *b, int64_t units, int32_t most)
+{
     int64_t places = ATTEND_DECODE_BLOCKS * (int64_t)b->info.processors;
-    int32_t cuts = 1;
-    if (clusters) {
-        while (cuts < ATTEND_CLUSTER && cuts < most && 2 * cuts * units <= CLUSTERS * (int64_t)b->info.processors)
-            cuts *= 2;
-        return (size_t)attend_decode_shared((most + cuts - 1) / cuts, cuts) <= b->info.shared ? cuts : 1;
-    }
-    if (2 * units <= places) {
-        int32_t run = (int32_t)((units * most + places - 1) / places);
-        cuts = (most + run - 1) / run;
-    }
-    return units * (most + 1) <= partials_room(b) ? cuts : 1;
+    if (b->info.major >= 9 || 2 * units > places || units * (most + 1) > partials_room(b)) return 1;
+    int32_t run = (int32_t)((units * most + places - 1) / places);
+    return (most + run - 1) / run;
 }
 
 /* In the kernel for lists of a cache of NVFP4 with 128 dims, if it is one. */
 static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32_t most)
 {
     const ops_backend *b = step->backend;
-    bool clusters = b->info.major >= 9;
     char name[32] = "attend_decode";
     if (args->cache.main != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || args->head_dim != 128 ||
-        !args->blocks)
+        !args->blocks || ATTEND_DECODE_SHARED > b->info.shared)
         return false;
-    int32_t cuts = cut_lists(b, units, most, clusters), cluster = clusters ? cuts : 1;
+    int32_t cluster = cluster_of_lists(b, units, most), runs = runs_of_lists(b, units, most);
     args->count = most;
-    args->run = (most + cuts - 1) / cuts;
+    args->run = (most + runs - 1) / runs;
     args->joined = args->run;
     args->slots = most - args->joined + 1;
     args->last = 1;
-    if (cuts > 1 && !clusters) args->partials = step->attend_partials;
+    if (runs > 1) args->partials = step->attend_partials;
     if (cluster > 1) snprintf(name, sizeof name, "attend_decode_%d", cluster);
-    cuda_launch(step, name, (int)units * cluster, cuts / cluster, 1, ATTEND_DECODE_WARPS * CUDA_WARP,
-                (size_t)attend_decode_shared(args->run, cluster), args, sizeof *args);
+    cuda_launch(step, name, (int)units * cluster, runs, 1, ATTEND_DECODE_WARPS * CUDA_WARP, ATTEND_DECODE_SHARED, args,
+                sizeof *args);
     if (args->partials) fold_partials(step, args, units);
     return true;
 }

@@ -7,7 +7,8 @@
 enum {
     ATTEND_WARPS = 4,
     ATTEND_DECODE_WARPS = 4,  /* of attend_decode */
-    ATTEND_DECODE_BLOCKS = 4, /* of its thread blocks on a multiprocessor of sm_90 */
+    ATTEND_DECODE_BLOCKS = 2, /* of its thread blocks on a multiprocessor of sm_90 */
+    ATTEND_DECODE_SHARED = 100864, /* dynamic shared memory of one, bytes: less than any GPU has */
     ATTEND_CLUSTER = 8,       /* of them at most that share a unit */
     ATTEND_HEADS = 16, /* query heads that share a block: rows of one MMA tile */
     ATTEND_SUMS = 8,   /* sums of weights by 16 tokens */
@@ -46,13 +47,6 @@ static inline int32_t attend_shared(int32_t dim, int32_t rows)
 {
     int32_t row = (ATTEND_HEADS * dim + ATTEND_HEADS * CUDA_BLOCK_TOKENS) * 2 + 2 * ATTEND_SUMS * ATTEND_HEADS * 4;
     return CUDA_BLOCK_TOKENS * dim * 2 + rows * row;
-}
-/* Of attend_decode and attend_decode_N. */
-static inline int32_t attend_decode_shared(int32_t run, int32_t cluster)
-{
-    int32_t block = 2 * CUDA_BLOCK_TOKENS * (64 + 8), operands = 2 * 8 * CUDA_WARP * 16, units = 8 * 80 * 4;
-    int32_t numbers = (ATTEND_DECODE_WARPS + 8) * ATTEND_HEADS * 4, partial = ATTEND_HEADS * 128 * 4;
-    return block + operands + units + numbers + (cluster > 1 ? run * 2 * ATTEND_HEADS * 4 + (run - 1) * partial : 0);
 }
 static inline int64_t attend_partial(int32_t dim)
 {
