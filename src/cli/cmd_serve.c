@@ -17,6 +17,7 @@
 #include "cli/serve_log.h"
 #include "cli/serve_setup.h"
 #include "model/model.h"
+#include "text/tokenizer.h"
 
 /* Every client is a descriptor, and the usual soft limit of 1,024 is there for programs that use select(). */
 static void allow_many_clients(void)
@@ -111,6 +112,14 @@ static hy_status find_drafts_here(const serve_args *args, serve_setup *setup, hy
     return speculation_find(&setup->drafts, path, &setup->model, &setup->engine, err);
 }
 
+/* So is a folder without a tokenizer: its weights would be read for minutes before. */
+static hy_status check_tokenizer(const serve_setup *setup, const char *folder, hy_error *err)
+{
+    if (setup->model.tokenizer || !file_is_folder(folder) || text_tokenizer_present(folder)) return HY_OK;
+    return error_at(err, HY_USAGE, folder,
+                    "%s has no tokenizer: put its tokenizer.json there or name one with --tokenizer", folder);
+}
+
 /* A taken port or a missing certificate is told before minutes are spent on a download or on weights, and until there
  * is something to serve the address answers 503. */
 static hy_status take_address(serve_setup *setup, hy_error *err)
@@ -158,6 +167,7 @@ static int open_and_serve(const serve_args *args, serve_setup *setup)
     if (status == HY_OK) status = take_address(setup, &err);
     if (status == HY_OK) status = find_model(args->model, &find, folder, &err);
     if (status == HY_OK) status = find_tokenizer(setup, tokenizer, &err);
+    if (status == HY_OK) status = check_tokenizer(setup, folder, &err);
     if (status == HY_OK && !drafts_here)
         status = speculation_find(&setup->drafts, folder, &setup->model, &setup->engine, &err);
     double begin = clock_seconds();

@@ -97,7 +97,8 @@ static int dispatch(int argc, char **argv)
         return 2;
     }
     const char *name = argv[1];
-    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of the write, not the end of the program */
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of the write, not the end of the program, */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that reached the limit of its size */
     file_map_guard("hayate", cli_exit(HY_FAILED));
     flags_log_start(strcmp(name, "serve") ? HY_LOG_WARNING : HY_LOG_INFO);
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {

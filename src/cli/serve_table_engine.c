@@ -63,7 +63,7 @@ const arg_spec serve_engine[] = {
 {"logits-processors", "", ARG_TEXTS, GROUP_MODEL, FATE_ONLY, "", "", "import paths of what changes logits", NO_PYTHON},
 {"io-processor-plugin", "", ARG_TEXT, GROUP_MODEL, FATE_ONLY, "", "", "plugin for inputs and outputs", NO_PYTHON},
 {"skip-tokenizer-init", "", ARG_BOOL, GROUP_MODEL, FATE_NONE, "", "", "token ids alone",
- "a model without a tokenizer is served so"},
+ "the tokenizer is always read, and what has none is not served"},
 {"enable-prompt-embeds", "", ARG_BOOL, GROUP_MODEL, FATE_ONLY, "", "", "prompts as embeddings",
  "prompts are text or token ids"},
 {"enable-sleep-mode", "", ARG_BOOL, GROUP_MODEL, FATE_ONLY, "", "", "/sleep and /wake_up",

@@ -194,6 +194,7 @@ static hy_status open_parts(hy_model *m, const char *path, const hy_model_option
 hy_status hy_model_open(const char *path, const hy_model_options *options, hy_model **model, hy_error *err)
 {
     static const hy_model_options defaults;
+    if (!path || !*path) return error_set(err, HY_USAGE, "the path of a model is missing");
     hy_model *m = memory_zeroed(1, sizeof *m);
     if (!m) return error_memory(err, "a model", sizeof *m);
     hy_status status = open_parts(m, path, options ? options : &defaults, err);

@@ -33,6 +33,8 @@ const text_tokenizer *model_tokenizer(const hy_model *model); /* NULL: the folde
 hy_status model_can_chat(const hy_model *model, hy_error *err);
 /* The chat template reads this variable: what a request sets and no template reads has no effect. */
 bool model_template_reads(const hy_model *model, const char *variable);
+/* It is M3's, whose roles and ways to think are known. */
+bool model_template_known(const hy_model *model);
 /* hy_render_chat for values that are parsed; `chat_template` is a request's own template in place of the model's, or NULL. */
 hy_status model_render(const hy_model *model, const char *chat_template, const json_t *messages, const json_t *tools,
                        const json_t *kwargs, hy_ids *ids, hy_error *err);

@@ -53,6 +53,11 @@ bool model_template_reads(const hy_model *model, const char *variable)
     return text_template_reads(&model->chat, variable);
 }
 
+bool model_template_known(const hy_model *model)
+{
+    return model->chat.kind == TEXT_TEMPLATE_NONE || model->chat.kind == TEXT_TEMPLATE_MINIMAX_M3;
+}
+
 hy_status model_render(const hy_model *model, const char *chat_template, const json_t *messages, const json_t *tools,
                        const json_t *kwargs, hy_ids *ids, hy_error *err)
 {

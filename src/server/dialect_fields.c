@@ -69,3 +69,41 @@ bool dialect_can_think_so(const generation *g, request_fault *fault)
                           "this model always thinks, so thinking cannot be switched off; ask for less with a "
                           "lower effort");
 }
+
+void dialect_plain_switches(const hy_model *model, json_t *kwargs)
+{
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    if (!model_template_reads(model, "thinking_mode") || json_object_get(kwargs, "thinking_mode")) return;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (json_is_false(json_object_get(kwargs, names[i])) && !model_template_reads(model, names[i]))
+            json_object_set_new(kwargs, "thinking_mode", json_string("disabled"));
+}
+
+static bool one_of(const json_t *j, const char *const *words, size_t count)
+{
+    for (size_t i = 0; i < count && json_is_string(j); i++)
+        if (strcmp(json_string_value(j), words[i]) == 0) return true;
+    return false;
+}
+
+bool dialect_known_words(const hy_model *model, const json_t *messages, const json_t *kwargs, request_fault *fault)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "root"};
+    static const char *const modes[] = {"enabled", "disabled", "adaptive"};
+    const json_t *mode = json_object_get(kwargs, "thinking_mode");
+    if (!model_template_known(model)) return true;
+    if (mode && !json_is_null(mode) && !one_of(mode, modes, sizeof modes / sizeof *modes))
+        return request_refuse(fault, "chat_template_kwargs",
+                              "chat_template_kwargs.thinking_mode takes enabled, disabled or adaptive%s%.40s",
+                              json_is_string(mode) ? ", not " : "",
+                              json_is_string(mode) ? json_string_value(mode) : "");
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *role = json_object_get(json_array_get(messages, i), "role");
+        if (json_is_string(role) && !one_of(role, roles, sizeof roles / sizeof *roles))
+            return request_refuse(fault, "messages",
+                                  "messages.%zu.role: the model's chat template has no role '%.40s'; it takes system, "
+                                  "developer, user, assistant and tool",
+                                  i, json_string_value(role));
+    }
+    return true;
+}

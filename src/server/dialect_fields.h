@@ -26,4 +26,10 @@ bool dialect_effort(const json_t *body, dialect_kind own, json_t **effort, reque
 bool dialect_can_think_so(const generation *g, request_fault *fault);
 bool dialect_always_thinks(const generation_room *room);
 
+/* enable_thinking false and thinking false become thinking_mode "disabled" where the model's template reads only that. */
+void dialect_plain_switches(const hy_model *model, json_t *kwargs);
+/* M3's template passes over a message of a role that it does not know, and over another thinking_mode than its three: both
+ * are faults, of `messages` (NULL: there are none) and of the template's variables. */
+bool dialect_known_words(const hy_model *model, const json_t *messages, const json_t *kwargs, request_fault *fault);
+
 #endif

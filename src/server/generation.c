@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "model/model.h"
+#include "server/dialect_fields.h"
 #include "server/generation_given.h"
 #include "server/generation_inside.h"
 #include "server/request_log.h"
@@ -294,7 +295,11 @@ static json_t *template_variables(const generation *g)
 {
     const json_t *defaults = g->room->options->template_kwargs;
     json_t *kwargs = defaults ? json_deep_copy(defaults) : json_object();
-    if (g->plan.kwargs) json_object_update(kwargs, g->plan.kwargs);
+    json_t *own = g->plan.kwargs ? json_copy(g->plan.kwargs) : NULL;
+    if (!g->plan.chat_template)
+        dialect_plain_switches(g->room->model, own), dialect_plain_switches(g->room->model, kwargs);
+    json_object_update(kwargs, own);
+    json_decref(own);
     if (g->plan.effort) json_object_set(kwargs, "reasoning_effort", g->plan.effort);
     return kwargs;
 }
@@ -309,9 +314,14 @@ static bool render(generation *g, request_fault *fault)
     g->prompts = calloc(count + 1, sizeof *g->prompts);
     bool ok = variables && g->prompts;
     if (g->prompts) g->prompt_count = count;
-    for (size_t i = 0; ok && i < count; i++)
-        ok = model_render(g->room->model, p->chat_template, p->batch ? json_array_get(p->messages, i) : p->messages,
-                          tools, variables, &g->prompts[i], &err) == HY_OK;
+    for (size_t i = 0; ok && i < count; i++) {
+        const json_t *messages = p->batch ? json_array_get(p->messages, i) : p->messages;
+        if (!p->chat_template && !dialect_known_words(g->room->model, messages, variables, fault)) {
+            json_decref(variables);
+            return false;
+        }
+        ok = model_render(g->room->model, p->chat_template, messages, tools, variables, &g->prompts[i], &err) == HY_OK;
+    }
     json_decref(variables);
     return ok || request_failed(fault, NULL, &err);
 }
@@ -411,15 +421,23 @@ static bool tools_grammar(generation_plan *p, request_fault *fault)
     return true;
 }
 
+/* The plan's grammar is what will be compiled. */
+static bool settle_grammar(generation *g, request_fault *fault)
+{
+    const server_options *o = g->room->options;
+    request_grammar *wanted = &g->plan.grammar;
+    if (!tools_grammar(&g->plan, fault)) return false;
+    wanted->options.compact = wanted->options.compact || o->compact_json;
+    wanted->options.closed = wanted->options.closed || o->closed_objects;
+    return true;
+}
+
 static bool compile(generation *g, const hy_grammar **grammar, request_fault *fault)
 {
     generation_plan *p = &g->plan;
-    if (!tools_grammar(p, fault)) return false;
     if (!p->grammar.any) return true;
     hy_error err = {0};
     const server_options *o = g->room->options;
-    p->grammar.options.compact = p->grammar.options.compact || o->compact_json;
-    p->grammar.options.closed = p->grammar.options.closed || o->closed_objects;
     hy_status status = grammars_take(g->room->grammars, &p->grammar, grammar, &err);
     if (status == HY_OK) {
         p->sampling.s.grammar = *grammar;
@@ -572,26 +590,37 @@ static bool submit(generation *g, request_fault *fault)
     return ok;
 }
 
-static bool prepare(generation *g, request_fault *fault)
+/* What was left, by who gave up, is not worked on. */
+static bool still_wanted(const generation *g, request_fault *fault)
+{
+    if (!atomic_load(&g->inside->cancelled)) return true;
+    *fault = (request_fault){.status = 503, .type = "ServiceUnavailableError", .message = "The request was aborted"};
+    return false;
+}
+
+/* What is asked for and the prompts. *more: they are to be submitted, with the plan's grammar. */
+static bool read_asked(generation *g, bool *more, request_fault *fault)
 {
     generation_inside *in = g->inside;
-    const hy_grammar *grammar = NULL;
     if (!in->json && !(in->json = request_parse(in->body, in->body_length, fault))) return false;
     const char *own = json_string_value(json_object_get(in->json, "request_id"));
     if (!in->named && own && *own) snprintf(g->id, sizeof g->id, "%s%.60s", g->dialect->prefix, own);
     request_warn_of_removed(in->json);
     if (!g->dialect->read(g, in->json, fault)) return false;
     if (!generation_check_model(g->room, g->plan.model, &g->model, fault) || !check_plan(g, fault)) return false;
-    if (atomic_load(&in->cancelled)) {
-        *fault =
-            (request_fault){.status = 503, .type = "ServiceUnavailableError", .message = "The request was aborted"};
-        return false;
-    }
+    if (!still_wanted(g, fault)) return false;
     g->plan.rendered = g->plan.messages != NULL;
     if (!make_prompts(g, fault)) return false;
     if (g->plan.no_generation) return true;
     if (g->plan.given_count) return submit_all(g, NULL, fault);
-    bool ok = compile(g, &grammar, fault) && submit(g, fault);
+    *more = true;
+    return settle_grammar(g, fault);
+}
+
+static bool submit_asked(generation *g, request_fault *fault)
+{
+    const hy_grammar *grammar = NULL;
+    bool ok = still_wanted(g, fault) && compile(g, &grammar, fault) && submit(g, fault);
     grammars_give(g->room->grammars, grammar);
     return ok;
 }
@@ -618,14 +647,32 @@ static void prepared(void *user)
     if (post) http_post(g->room->http, generation_pump, g);
 }
 
+static void worked(generation *g, bool ok)
+{
+    generation_inside *in = g->inside;
+    in->failed = !ok;
+    if (in->submitted && ok && g->room->options->log_requests) request_log_asked(g);
+    free_input(g);
+    http_post(g->room->http, prepared, g);
+}
+
+static void compile_on(void *user)
+{
+    generation *g = user;
+    worked(g, submit_asked(g, &g->inside->fault));
+}
+
+/* A grammar can take seconds: who asks for a new one waits behind others who do, everybody else does not. */
 static void work_on(void *user)
 {
     generation *g = user;
-    generation_inside *in = g->inside;
-    in->failed = !prepare(g, &in->fault);
-    if (in->submitted && !in->failed && g->room->options->log_requests) request_log_asked(g);
-    free_input(g);
-    http_post(g->room->http, prepared, g);
+    const generation_room *room = g->room;
+    request_fault *fault = &g->inside->fault;
+    bool more = false, ok = read_asked(g, &more, fault);
+    if (ok && more && g->plan.grammar.any && !grammars_keeps(room->grammars, &g->plan.grammar) &&
+        work_give(room->compilers, compile_on, g))
+        return;
+    worked(g, ok && (!more || submit_asked(g, fault)));
 }
 
 static void client_gone(void *user)

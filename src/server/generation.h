@@ -50,7 +50,8 @@ typedef struct generation_room {
     http_server *http;
     hy_model *model;
     hy_engine *engine;
-    work *work;
+    work *work;               /* reads, renders and submits */
+    work *compilers;          /* grammars that are not kept yet */
     grammars *grammars;
     work *closer;             /* one thread that waits for the engine to let go of what has ended */
     const char *const *names; /* [name_count] served names, the first is echoed */

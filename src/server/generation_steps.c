@@ -239,6 +239,23 @@ static void fail(generation *g, const hy_error *error)
     generation_cancel(g);
 }
 
+/* Ended by the shutdown before anything of it was said: a client that gets 503 asks again, elsewhere. */
+static bool never_began(const generation *g, const mailbox *m)
+{
+    if (m->finish != HY_FINISH_CANCEL || !g->room->stopping || g->plan.background || g->inside->failed) return false;
+    for (int i = 0; i < g->choices; i++)
+        if (g->inside->choice[i].last_tokens != 0) return false;
+    return true;
+}
+
+static void turn_away(generation *g)
+{
+    g->inside->failed = true;
+    g->inside->fault =
+        (request_fault){.status = 503, .type = "ServiceUnavailableError", .message = "The server is shutting down"};
+    generation_cancel(g);
+}
+
 /* Its memory stays, unless a pause of the HTTP thread let it become large. */
 static void empty(mailbox *m)
 {
@@ -269,6 +286,7 @@ static void take_mail(choice *c, mailbox *m)
     }
     if (m->finish == HY_FINISH_ERROR)
         fail(g, m->error ? m->error : &(hy_error){.status = HY_FAILED, .message = "out of memory"});
+    if (never_began(g, m)) turn_away(g);
     if (!g->inside->failed && g->plan.stream) stream(c);
     if (m->finish != HY_RUNNING) {
         g->inside->ended++;

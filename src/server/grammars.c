@@ -94,6 +94,17 @@ static kept *keep(grammars *g, buffer *key, hy_grammar *grammar)
     return k;
 }
 
+bool grammars_keeps(grammars *g, const request_grammar *what)
+{
+    buffer key = {0};
+    make_key(what, &key);
+    pthread_mutex_lock(&g->lock);
+    bool keeps = buffer_ok(&key) && find(g, &key);
+    pthread_mutex_unlock(&g->lock);
+    buffer_free(&key);
+    return keeps;
+}
+
 hy_status grammars_take(grammars *g, const request_grammar *what, const hy_grammar **out, hy_error *err)
 {
     buffer key = {0};

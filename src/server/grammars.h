@@ -15,6 +15,7 @@ void grammars_close(grammars *g);
 
 /* As hy_grammar_compile; *out stays alive until it is given back. */
 hy_status grammars_take(grammars *g, const request_grammar *what, const hy_grammar **out, hy_error *err);
+bool grammars_keeps(grammars *g, const request_grammar *what); /* taking it compiles nothing */
 void grammars_give(grammars *g, const hy_grammar *grammar); /* NULL: nothing */
 
 #endif

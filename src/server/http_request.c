@@ -73,7 +73,7 @@ static void read_path(http_exchange *x)
 
 static bool needs_key(const http_exchange *x)
 {
-    static const char *const guarded[] = {"/v1", "/v2", "/inference", "/cohere"};
+    static const char *const guarded[] = {"/v1", "/v2", "/inference", "/cohere", "/invocations"};
     for (size_t i = 0; i < sizeof guarded / sizeof *guarded; i++)
         if (strncmp(x->path, guarded[i], strlen(guarded[i])) == 0) return true;
     return false;

@@ -38,9 +38,11 @@ static hy_status bad_file(const http_tls *t, int file, hy_error *err)
     const char *reason = code ? ERR_reason_error_string(code) : NULL;
     if (ERR_SYSTEM_ERROR(first)) reason = strerror(ERR_GET_REASON(first)); /* else "system lib" is all it says */
     ERR_clear_error();
-    const char *name = t->files[file] ? t->files[file] : t->files[0];
-    return error_at(err, HY_USAGE, flags[file], "%s %s cannot be used: %s", flags[file], name,
-                    reason ? reason : "it is not what it should be");
+    if (!reason) reason = "it is not what it should be";
+    if (!t->files[file])
+        return error_at(err, HY_USAGE, flags[file], "%s %s has no private key that can be used (%s): name it with %s",
+                        flags[0], t->files[0], reason, flags[file]);
+    return error_at(err, HY_USAGE, flags[file], "%s %s cannot be used: %s", flags[file], t->files[file], reason);
 }
 
 static hy_status read_files(const http_tls *t, SSL_CTX *ctx, hy_error *err)

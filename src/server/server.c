@@ -12,6 +12,7 @@
 #include "server/derender.h"
 #include "server/completions.h"
 #include "server/generate.h"
+#include "server/dialect_fields.h"
 #include "server/messages.h"
 #include "server/metrics.h"
 #include "server/models.h"
@@ -103,7 +104,9 @@ static hy_status open_room(server *s, hy_error *err)
     bool opened = s->room.http != NULL;
     if (!http.max_body_bytes) http.max_body_bytes = largest_body(s->info.max_model_len);
     http.request_ids |= s->options.request_id_headers;
-    hy_status status = work_open(s->options.workers > 0 ? s->options.workers : WORKERS, &s->room.work, err);
+    int workers = s->options.workers > 0 ? s->options.workers : WORKERS;
+    hy_status status = work_open(workers, &s->room.work, err);
+    if (status == HY_OK) status = work_open(workers, &s->room.compilers, err);
     if (status == HY_OK) status = work_open(1, &s->room.closer, err);
     if (status == HY_OK && !(s->room.grammars = grammars_open(s->room.model, GRAMMARS)))
         status = error_memory(err, "the server", 0);
@@ -137,6 +140,15 @@ static void add_routes(server *s)
     responses_routes(room);
 }
 
+/* What every chat would be refused for is told at the start. */
+static hy_status check_template_kwargs(const hy_model *model, const json_t *kwargs, hy_error *err)
+{
+    request_fault fault = {0};
+    if (dialect_known_words(model, NULL, kwargs, &fault)) return HY_OK;
+    return error_at(err, HY_USAGE, "--default-chat-template-kwargs", "--default-chat-template-kwargs: %s",
+                    fault.message);
+}
+
 hy_status server_open(hy_model *model, hy_engine *engine, const server_options *options, server **out, hy_error *err)
 {
     server *s = calloc(1, sizeof *s);
@@ -158,7 +170,8 @@ hy_status server_open(hy_model *model, hy_engine *engine, const server_options *
                                 .fingerprint = make_fingerprint(s),
                                 .created = (int64_t)time(NULL)};
     s->room.defaults.logprobs_mode = logprobs_mode(options->logprobs_mode);
-    hy_status status = open_room(s, err);
+    hy_status status = check_template_kwargs(model, options->template_kwargs, err);
+    if (status == HY_OK) status = open_room(s, err);
     if (status != HY_OK) {
         server_close(s);
         return status;
@@ -195,6 +208,7 @@ void server_close(server *s)
 {
     if (!s) return;
     work_close(s->room.work);
+    work_close(s->room.compilers);
     http_close(s->room.http);
     work_close(s->room.closer);
     grammars_close(s->room.grammars);

@@ -102,7 +102,9 @@ static bool repeat(jinja_run *r, const jinja_value *v, int64_t times, jinja_valu
     if (v->type == JINJA_STRING) {
         char *data = jinja_take(&r->arena, n * size + 1, 1);
         if (!data) return jinja_fail(r, HY_NO_FIT, "a repetition does not fit into the limit of memory");
-        for (size_t i = 0; size && i < n; i++) memcpy(data + i * size, v->text, size);
+        if (size && n) memcpy(data, v->text, size);
+        for (size_t have = size; have < n * size; have *= 2) /* what is there again, twice as much each time */
+            memcpy(data + have, data, have < n * size - have ? have : n * size - have);
         *out = jinja_string(data, n * size);
         return true;
     }

@@ -6,6 +6,7 @@
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -89,6 +90,20 @@ class WithoutTokenizer(Base):
         self.refused(2, "has no tokenizer", "generate", BARE, "hello")
         self.refused(2, "has no tokenizer", "generate", BARE, "--chat", "hello")
         self.refused(2, "has no tokenizer", "chat", BARE)
+        done = subprocess.run([HAYATE, "serve", str(BARE), "--port", "0", "--skip-tokenizer-init"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("has no tokenizer", done.stderr.splitlines()[-1])
+        self.assertNotIn("Loading weights", done.stderr) # minutes with a large model
+
+    def test_a_file_that_may_not_grow(self):
+        """The limit of a file's size is an error of the write, not a signal that ends the program without a word."""
+        with tempfile.TemporaryDirectory() as folder:
+            args = [HAYATE, "trace", str(BARE), "--input-ids", "1,2,3", "-o", folder + "/t.safetensors"]
+            limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+            done = subprocess.run(args, capture_output=True, text=True, preexec_fn=limit)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+            self.assertIn("File too large", done.stderr)
+            self.assertEqual(os.listdir(folder), [])
         self.refused(2, "tokenizer", "tokenize", BARE, "hello")
         self.refused(2, "stop strings need a tokenizer", "generate", BARE, "--input-ids", "1", "--stop", "x")
 

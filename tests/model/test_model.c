@@ -232,6 +232,15 @@ static const char *write_ranks(int more)
     return path;
 }
 
+static void test_no_path(void **state)
+{
+    (void)state;
+    hy_model *m = NULL;
+    assert_int_equal(hy_model_open(NULL, NULL, &m, &err), HY_USAGE);
+    assert_int_equal(hy_model_open("", NULL, &m, &err), HY_USAGE);
+    assert_null(m);
+}
+
 static void test_tokenizer(void **state)
 {
     (void)state;
@@ -272,6 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_describe), cmocka_unit_test(test_auto_formats), cmocka_unit_test(test_fp32_cache),
         cmocka_unit_test(test_options),  cmocka_unit_test(test_no_tokenizer), cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_no_path),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

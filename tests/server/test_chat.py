@@ -243,6 +243,24 @@ class ChatTest(unittest.TestCase):
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         self.assertIn("image_url", self.refused(400, "messages", messages=[{"role": "user", "content": [picture]}])["message"])
         self.refused(400, None, messages=[{"role": "tool", "content": "x"}])
+        # What the template would pass over in silence.
+        for role in ("usr", "User", "function", ""):
+            self.assertIn(f"'{role}'", self.refused(400, "messages", messages=[{"role": role, "content": "x"}])["message"])
+        for mode in ("off", "Disabled", False, 1):
+            self.assertIn("enabled, disabled or adaptive",
+                          self.refused(400, "chat_template_kwargs", chat_template_kwargs={"thinking_mode": mode})["message"])
+
+    def test_thinking_switched_off(self):
+        """The names that other models' templates have are the same as this one's own."""
+        prompt = lambda kwargs: self.server.call("POST", "/v1/chat/completions/render", {
+            "messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": kwargs})[1]
+        tokens = lambda kwargs: json.dumps(prompt(kwargs).get("token_ids"))
+        off = tokens({"thinking_mode": "disabled"})
+        self.assertNotEqual(off, tokens({}))
+        self.assertEqual(off, tokens({"enable_thinking": False}))
+        self.assertEqual(off, tokens({"thinking": False}))
+        self.assertEqual(tokens({}), tokens({"enable_thinking": True}))
+        self.assertEqual(tokens({"thinking_mode": "enabled"}), tokens({"thinking_mode": "enabled", "enable_thinking": False}))
 
     def test_values_as_text(self):
         """As upstream reads them: clients send what a form or a variable of the environment held."""
@@ -306,6 +324,9 @@ class FlagsTest(unittest.TestCase):
             status, models = s.call("GET", "/v1/models", headers={"Authorization": "bearer secret"})
             self.assertEqual((status, [m["id"] for m in models["data"]]), (200, ["a", "b"]))
             self.assertEqual(s.call("GET", "/v1/models", headers={"Authorization": "Bearer secre"})[0], 401)
+            ask = {"prompt": "x", "max_tokens": 1}  # what computes is not for everybody
+            self.assertEqual(s.call("POST", "/invocations", ask)[0], 401)
+            self.assertEqual(s.call("POST", "/invocations", ask, headers={"Authorization": "Bearer secret"})[0], 200)
         finally:
             self.assertEqual(s.stop(), 0)
 
@@ -314,7 +335,7 @@ class FlagsTest(unittest.TestCase):
         results = []
         t = threading.Thread(target=lambda: results.append(s.chat(ignore_eos=True, max_tokens=10000)))
         t.start()
-        s.wait_running(1)
+        s.wait_for(lambda: s.metric("vllm:generation_tokens_total") > 0)
         self.assertEqual(s.stop(signal.SIGINT), 0)
         t.join(timeout=60)
         self.assertEqual(results[0][1]["choices"][0]["finish_reason"], "abort")
@@ -323,6 +344,7 @@ class FlagsTest(unittest.TestCase):
         run = lambda *a: subprocess.run([HAYATE, "serve", *a], capture_output=True, text=True)
         for code, words, *flags in ((2, "128", str(MODEL), "--block-size", "16"), (2, "reasoning-parser", str(MODEL), "--reasoning-parser", "x"),
                                     (2, "--port", str(MODEL), "--prt", "1"), (2, "model",), (2, "JSON", str(MODEL), "--default-chat-template-kwargs", "{"),
+                                    (2, "enabled, disabled or adaptive", str(MODEL), "--port", "0", "--default-chat-template-kwargs", '{"thinking_mode": "off"}'),
                                     (2, "fcfs or priority", str(MODEL), "--scheduling-policy", "lifo"),
                                     (2, "--watermark", str(MODEL), "--watermark", "0.6"), (2, "--watermark", str(MODEL), "--watermark", "-0.1"),
                                     (2, "--max-waiting", str(MODEL), "--max-waiting", "3G"), (2, "--max-num-seqs", str(MODEL), "--max-num-seqs", "-1"),

@@ -11,6 +11,7 @@ import resource
 import socket
 import struct
 import subprocess
+import threading
 import time
 import unittest
 import urllib.request
@@ -61,6 +62,22 @@ class HostileTest(unittest.TestCase):
         while not what():
             self.assertLess(time.monotonic(), end)
             time.sleep(0.02)
+
+    def test_grammars_that_take_long_hold_up_nobody(self):
+        """Two workers read all requests: eight such schemas held up a plain one for half a minute."""
+        answered, bombs = [], []
+        for i in range(4):
+            schema = {"type": "object", "properties": {f"k{i}_{n}": {"type": "integer"} for n in range(2500)}}
+            ask = {"prompt": "a", "max_tokens": 1, "structured_outputs": {"json": schema}}
+            bombs.append(threading.Thread(target=lambda ask=ask: answered.append(self.server.call("POST", "/v1/completions", ask)[0])))
+            bombs[-1].start()
+        self.server.wait_for(lambda: self.server.metric("hayate:http_connections") >= len(bombs))
+        time.sleep(0.3)  # they are with the workers
+        self.assertEqual(self.server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})[0], 200)
+        self.assertEqual(answered, [])
+        for one in bombs:
+            one.join(timeout=300)
+        self.assertEqual(answered, [400] * 4)
 
     def test_who_leaves_is_forgotten(self):
         """Streaming or not, closed, reset or half closed: the request ends and its descriptor is back."""

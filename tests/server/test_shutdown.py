@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -68,6 +69,22 @@ class ShutdownTest(ServerTest):
         stream = Stream(s)
         s.process.send_signal(signal.SIGTERM)
         self.assertEqual(stream.rest(), "abort")
+        self.assertEqual(s.ended(), 0)
+
+    def test_what_has_not_begun_can_be_asked_elsewhere(self):
+        """It was answered 200 with nothing in it, which no client asks again for."""
+        s = self.start("--max-num-seqs", "1")
+        stream, answers = Stream(s), []
+        waiting = [threading.Thread(target=lambda more=more: answers.append(s.chat(max_tokens=5, **more)))
+                   for more in ({}, {"stream": True})]
+        for one in waiting:
+            one.start()
+        s.wait_for(lambda: s.metric("vllm:num_requests_waiting") == 2)
+        s.process.send_signal(signal.SIGTERM)
+        self.assertEqual(stream.rest(), "abort")
+        for one in waiting:
+            one.join(timeout=60)
+        self.assertEqual([(status, body["error"]["type"]) for status, body in answers], [(503, "ServiceUnavailableError")] * 2)
         self.assertEqual(s.ended(), 0)
 
     def test_drain_lets_requests_end(self):
