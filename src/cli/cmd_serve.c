@@ -141,6 +141,7 @@ static int open_and_serve(const serve_args *args, serve_setup *setup)
     hy_model *model = NULL;
     char folder[FIND_PATH_SIZE], tokenizer[FIND_PATH_SIZE];
     setup->model.engine = &setup->engine;
+    if (setup->server.served_name_count == 0) setup->server.given_name = args->model;
     /* The folder of a hub model has a commit's name. */
     if (setup->server.served_name_count == 0 && !find_is_path(args->model)) {
         snprintf(setup->hub_name, sizeof setup->hub_name, "%.*s", (int)strcspn(args->model, "@"), args->model);

@@ -286,6 +286,8 @@ bool generation_check_model(const generation_room *room, const char *model, cons
         *served = room->names[i];
         return true;
     }
+    const char *given = room->options->given_name;
+    if (given && strcmp(given, model) == 0) return true;
     *fault = (request_fault){.status = 404, .type = "NotFoundError", .param = "model"};
     snprintf(fault->message, sizeof fault->message, "The model `%.200s` does not exist.", model);
     return false;

@@ -29,6 +29,8 @@ typedef struct server_options {
     bool auto_tools;              /* --enable-auto-tool-choice */
     bool exclude_tools_when_none; /* --exclude-tools-when-tool-choice-none */
 
+    const char *given_name; /* the model as the command named it: a name for requests too, unless names were given; NULL */
+
     /* What requests may ask for, and what they get without asking. */
     const hy_sampling
         *defaults;          /* --generation-config, --override-generation-config; NULL: hy_sampling_defaults(model) */

@@ -250,6 +250,11 @@ class ChatTest(unittest.TestCase):
             self.assertIn("enabled, disabled or adaptive",
                           self.refused(400, "chat_template_kwargs", chat_template_kwargs={"thinking_mode": mode})["message"])
 
+    def test_name_as_it_was_given(self):
+        """Upstream's default name, which scripts have."""
+        status, answer = self.server.call("POST", "/v1/completions", {"model": str(MODEL), "prompt": "x", "max_tokens": 1})
+        self.assertEqual((status, answer["model"]), (200, MODEL.name))
+
     def test_thinking_switched_off(self):
         """The names that other models' templates have are the same as this one's own."""
         prompt = lambda kwargs: self.server.call("POST", "/v1/chat/completions/render", {
@@ -324,6 +329,7 @@ class FlagsTest(unittest.TestCase):
             status, models = s.call("GET", "/v1/models", headers={"Authorization": "bearer secret"})
             self.assertEqual((status, [m["id"] for m in models["data"]]), (200, ["a", "b"]))
             self.assertEqual(s.call("GET", "/v1/models", headers={"Authorization": "Bearer secre"})[0], 401)
+            self.assertEqual(s.call("POST", "/v1/completions", {"model": str(MODEL), "prompt": "x"}, headers={"Authorization": "Bearer secret"})[0], 404)
             ask = {"prompt": "x", "max_tokens": 1}  # what computes is not for everybody
             self.assertEqual(s.call("POST", "/invocations", ask)[0], 401)
             self.assertEqual(s.call("POST", "/invocations", ask, headers={"Authorization": "Bearer secret"})[0], 200)
