@@ -87,6 +87,10 @@ DEVICE void arrivals_come_at(arrivals *b, int, EMULATED_HERE)
 {
     emulated::arrive(b, 0, EMULATED_PLACE);
 }
+DEVICE void arrivals_come_at_if(arrivals *b, int, bool come, EMULATED_HERE)
+{
+    if (come) emulated::arrive(b, 0, EMULATED_PLACE);
+}
 DEVICE void cluster_meet(EMULATED_HERE)
 {
     emulated::some_meet(0, (int)blockDim.x, true, EMULATED_PLACE);

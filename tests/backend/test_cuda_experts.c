@@ -292,45 +292,17 @@ static void odd_scales(void **state)
     random_model_free(&p.model);
 }
 
-/* More rows than a piece. */
-static void pieces(void **state)
+/* x after `experts` of one step of up to 4,096 rows a sequence, by a backend opened for it; `narrow`: not by
+ * warpgroups. */
+enum { LONG_ROWS = 4096 + 37, OF_SEQUENCE = 4096 };
+static float *run_long(const hy_ops *ops, random_model *m, int count, const inputs *in, bool narrow)
 {
-    (void)state;
-    enum { ROWS = 4096 + 37, OF_SEQUENCE = 4096 }; /* of the first sequence */
-    model_kind kind = {.layers = 2,
-                       .hidden = 32,
-                       .heads = 1,
-                       .kv_heads = 1,
-                       .head_dim = 64,
-                       .index_dim = 64,
-                       .index_top = 1,
-                       .rotary_dim = 32,
-                       .experts = 3,
-                       .per_token = 1,
-                       .expert_width = 32,
-                       .shared_width = 32,
-                       .dense_width = 32,
-                       .vocab = 32,
-                       .linear = WEIGHT_BF16,
-                       .expert = WEIGHT_NVFP4};
-    random_model m;
-    random_state = 3;
-    random_model_make(&m, &kind);
-    ops_layer *l = &m.ops.layer[LAYER];
-    l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
-    bench b[2];
-    const hy_ops *ops[] = {&ops_cpu, &ops_cuda};
-    float *x = random_floats((size_t)ROWS * 32, 0.01f, false), *h = random_floats((size_t)ROWS * 32, 1, true), *out[2];
-    static int32_t sequence[ROWS], position[ROWS], token[ROWS], routes[ROWS], table[2 * TABLE];
-    static int64_t slot[ROWS];
-    static uint8_t flags[ROWS];
-    static float weights[ROWS];
-    for (int t = 0; t < ROWS; t++) {
-        sequence[t] = t / OF_SEQUENCE, position[t] = t % OF_SEQUENCE;
-        slot[t] = -1, routes[t] = random_below(3), weights[t] = 1;
-    }
+    static int32_t sequence[LONG_ROWS], position[LONG_ROWS], token[LONG_ROWS], table[2 * TABLE];
+    static int64_t slot[LONG_ROWS];
+    static uint8_t flags[LONG_ROWS];
+    for (int t = 0; t < count; t++) sequence[t] = t / OF_SEQUENCE, position[t] = t % OF_SEQUENCE, slot[t] = -1;
     for (int i = 0; i < 2 * TABLE; i++) table[i] = i;
-    ops_rows rows = {.count = ROWS,
+    ops_rows rows = {.count = count,
                      .sequence = sequence,
                      .position = position,
                      .token = token,
@@ -339,25 +311,93 @@ static void pieces(void **state)
                      .sequences = 2,
                      .block_table = table,
                      .block_table_stride = TABLE};
-    for (int i = 0; i < 2; i++) {
-        hy_error err = {0};
-        bench_open(&b[i], ops[i], &m, CACHE_BF16, CACHE_BF16, (ops_options){.activation = MOE_ACTIVATION_NVFP4}, 1);
-        b[i].ops->step_close(b[i].step);
-        ops_limits limits = {.rows = ROWS, .logit_rows = 1, .positions = TABLE * CACHE_BLOCK};
-        check(b[i].ops->step_open(b[i].backend, &limits, &b[i].step, &err), &err);
-        b[i].ops->begin(b[i].step, b[i].cache, &rows);
-        b[i].ops->tensor_write(b[i].step, OPS_X, 0, ROWS, x);
-        b[i].ops->tensor_write(b[i].step, OPS_H, 0, ROWS, h);
-        b[i].ops->tensor_write(b[i].step, OPS_ROUTES, 0, ROWS, routes);
-        b[i].ops->tensor_write(b[i].step, OPS_ROUTE_WEIGHTS, 0, ROWS, weights);
-        b[i].ops->experts(b[i].step, LAYER);
-        check(b[i].ops->finish(b[i].step, &err), &err);
-        out[i] = bench_read(&b[i], OPS_X, ROWS, 32);
-        bench_close(&b[i]);
-    }
-    assert_true(rms_error(out[0], out[1], (size_t)ROWS * 32) <= BOUND_W4A4);
-    free(out[0]), free(out[1]), free(x), free(h);
+    bench b;
+    hy_error err = {0};
+    bench_open(&b, ops, m, CACHE_BF16, CACHE_BF16, (ops_options){.activation = MOE_ACTIVATION_NVFP4}, 1);
+    if (narrow) b.backend->narrow = true;
+    b.ops->step_close(b.step);
+    ops_limits limits = {.rows = count, .logit_rows = 1, .positions = TABLE * CACHE_BLOCK};
+    check(b.ops->step_open(b.backend, &limits, &b.step, &err), &err);
+    b.ops->begin(b.step, b.cache, &rows);
+    b.ops->tensor_write(b.step, OPS_X, 0, count, in->x);
+    b.ops->tensor_write(b.step, OPS_H, 0, count, in->h);
+    b.ops->tensor_write(b.step, OPS_ROUTES, 0, count, in->routes);
+    b.ops->tensor_write(b.step, OPS_ROUTE_WEIGHTS, 0, count, in->weights);
+    b.ops->experts(b.step, LAYER);
+    check(b.ops->finish(b.step, &err), &err);
+    float *out = bench_read(&b, OPS_X, count, (size_t)m->ops.hidden);
+    bench_close(&b);
+    return out;
+}
+
+/* A model with one expert a row, and rows without routes. */
+static void long_open(random_model *m, inputs *in, int count, int hidden, int width, int experts)
+{
+    model_kind kind = {.layers = 2,
+                       .hidden = hidden,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .head_dim = 64,
+                       .index_dim = 64,
+                       .index_top = 1,
+                       .rotary_dim = 32,
+                       .experts = experts,
+                       .per_token = 1,
+                       .expert_width = width,
+                       .shared_width = 32,
+                       .dense_width = 32,
+                       .vocab = 32,
+                       .linear = WEIGHT_BF16,
+                       .expert = WEIGHT_NVFP4};
+    random_state = 3;
+    random_model_make(m, &kind);
+    ops_layer *l = &m->ops.layer[LAYER];
+    l->shared_gate.format = l->shared_up.format = l->shared_down.format = WEIGHT_NONE;
+    in->x = random_floats((size_t)count * (size_t)hidden, 0.01f, false);
+    in->h = random_floats((size_t)count * (size_t)hidden, 1, true);
+    in->routes = malloc((size_t)count * sizeof *in->routes);
+    in->weights = malloc((size_t)count * sizeof *in->weights);
+    for (int t = 0; t < count; t++) in->weights[t] = 1;
+}
+
+/* More rows than a piece. */
+static void pieces(void **state)
+{
+    (void)state;
+    random_model m;
+    inputs in;
+    long_open(&m, &in, LONG_ROWS, 32, 32, 3);
+    for (int t = 0; t < LONG_ROWS; t++) in.routes[t] = random_below(3);
+    float *a = run_long(&ops_cpu, &m, LONG_ROWS, &in, false), *b = run_long(&ops_cuda, &m, LONG_ROWS, &in, false);
+    assert_true(rms_error(a, b, (size_t)LONG_ROWS * 32) <= BOUND_W4A4);
+    free(a), free(b);
+    inputs_free(&in);
     random_model_free(&m);
+}
+
+/* Members of every size that tiles have, in experts of every order of sizes: one, eight, as many as a tile takes and
+ * one more, none; then all to one. Two tiles of gate and up, three of down, of which the last has none beside it in its
+ * cluster. The bits are those of the kernels for any GPU. */
+static void tiles(void **state)
+{
+    (void)state;
+    enum { HIDDEN = 768, WIDTH = 256, EXPERTS = 6 };
+    static const int members[][EXPERTS] = {{1, 97, 0, 145, 8, 15}, {0, 0, 0, 129, 0, 0}, {16, 1, 17, 15, 16, 0}};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        int count = 0, left[EXPERTS];
+        for (int e = 0; e < EXPERTS; e++) count += left[e] = members[i][e];
+        random_model m;
+        inputs in;
+        long_open(&m, &in, count, HIDDEN, WIDTH, EXPERTS);
+        for (int t = 0; t < count; left[in.routes[t++]]--) do
+                in.routes[t] = random_below(EXPERTS);
+            while (!left[in.routes[t]]);
+        float *a = run_long(&ops_cuda, &m, count, &in, false), *b = run_long(&ops_cuda, &m, count, &in, true);
+        assert_memory_equal(a, b, (size_t)count * HIDDEN * sizeof *a);
+        free(a), free(b);
+        inputs_free(&in);
+        random_model_free(&m);
+    }
 }
 
 /* ---- Choice ------------------------------------------------------------------------------------------------------ */
@@ -653,9 +693,11 @@ int main(int argc, char **argv)
     if (!cuda_test_begin(&argc, &argv)) return CUDA_TEST_SKIPPED;
     if (argc > 1 && !strcmp(argv[1], "speed")) return speed(), 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choice),        cmocka_unit_test(against_reference), cmocka_unit_test(equal_codes),
-        cmocka_unit_test(bits_of_a_row), cmocka_unit_test(not_a_number),      cmocka_unit_test(odd_scales),
-        cmocka_unit_test(pieces),        cmocka_unit_test(many_logits),
+        cmocka_unit_test(choice),       cmocka_unit_test(against_reference),
+        cmocka_unit_test(equal_codes),  cmocka_unit_test(bits_of_a_row),
+        cmocka_unit_test(not_a_number), cmocka_unit_test(odd_scales),
+        cmocka_unit_test(pieces),       cmocka_unit_test(tiles),
+        cmocka_unit_test(many_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,11 +274,13 @@ static experts_weight of_experts(const cuda_layer *l, const kernel_weight *w, in
     return (experts_weight){*w, l->expert_bytes[i], l->expert_scale_bytes[i], l->factors[i]};
 }
 
-/* The kernels of experts_hopper.cu, a block a multiprocessor. */
+/* The kernels of experts_hopper.cu, a block a multiprocessor; those for many members in clusters. */
 static void launch_wide(ops_step *step, const char *name, const char *name_few, bool few, const void *args,
                         size_t bytes)
 {
-    cuda_launch(step, few ? name_few : name, step->backend->info.processors, 1, 1, EXPERTS_HOPPER_BLOCK,
+    int blocks = step->backend->info.processors, clusters = blocks / EXPERTS_HOPPER_TOGETHER;
+    if (!few) blocks = (clusters ? clusters : 1) * EXPERTS_HOPPER_TOGETHER;
+    cuda_launch(step, few ? name_few : name, blocks, 1, 1, EXPERTS_HOPPER_BLOCK,
                 few ? EXPERTS_HOPPER_SHARED_FEW : EXPERTS_HOPPER_SHARED, args, bytes);
 }
 

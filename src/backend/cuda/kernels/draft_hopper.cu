@@ -119,9 +119,9 @@ DEVICE void bring_e4m3(const draft_attend_args &a, const draft_sequence *sequenc
                           token * DIM + piece * 16;
     int unit = tile_unit(token, 2 * piece);
     const uint8_t *from = base + table[w.begin] * a.cache.row_bytes;
+    for (int i = 0; i < AHEAD && w.begin + i < end; i++) call_block(base, table[w.begin + i] * a.cache.row_bytes);
     quad held[PIECES];
     UNROLL for (int i = 0; i < PIECES; i++) held[i] = load_once(from + i * 32 * DIM);
-    for (int i = 1; i < AHEAD && w.begin + i < end; i++) call_block(base, table[w.begin + i] * a.cache.row_bytes);
     for (int b = w.begin, stage = 0, turn = 1; b < end; b++) {
         unsigned char *tile = ring + stage * TILE_BYTES;
         if (b + AHEAD < end) call_block(base, table[b + AHEAD] * a.cache.row_bytes);

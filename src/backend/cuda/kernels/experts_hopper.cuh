@@ -5,20 +5,22 @@
  *     block   persistent, one a multiprocessor. A tile is 256 outputs of an expert (128 of gate and the same 128 of up) and up to
  *             144 of its members, all of K. Two warpgroups multiply, each twice 64 outputs: weights are A, from registers, where
  *             a code becomes bf16 once for all members of the tile; rows are B, from shared memory, 96 or 144 columns. A third
- *             warpgroup loads
+ *             warpgroup loads. Two blocks are a cluster: the same members, of whose rows each brings half to both
  *     order   a lane's codes are those of experts_tile.cuh, step for step; rows come in that order of k (wide_spread, wide_put):
  *             step s of 128 inputs has its k = 0..7 in 16-byte unit 2s and 8..15 in unit 2s + 1
- *     memory  a stage is 128 inputs: rows by one bulk copy, for they lie member by member, as slabs of swizzled lines; 18,432
- *             bytes of codes and scales by copy_async, into the order of lanes
+ *     memory  a stage is 128 inputs: rows by one bulk copy a block, for they lie member by member, as slabs of swizzled lines;
+ *             18,432 bytes of codes and scales by copy_async, into the order of lanes
  *     batch   two steps of both blocks. While one multiplies, the codes of the next are expanded; nothing between has a branch
  *     shapes  hidden a multiple of 256 and at most 16,384, the experts' width of 128
  *
  * Bound, of a tile and a stage with 144 columns: 2,304 cycles of the tensor cores. Beside them, in the same cycles:
- *     instructions   expanding: about 75 of a warp and batch, 2,400 of 9,200 issue slots, most of them on half a pipe
+ *     instructions   expanding: about 95 of a warp and batch, 3,000 of 9,200 issue slots, most of them on half a pipe
  *     shared memory  B 147 KB, codes in and out 37 KB, rows in 37 KB, of 295 KB
- *     second level   rows 37 KB, codes 18 KB: 24 bytes a cycle and multiprocessor, of about 25 to 30 that it gives
+ *     second level   half the rows 18 KB, codes 18 KB: 16 bytes a cycle and multiprocessor, of about 25 to 30 that it gives; without
+ *                    clusters 24
  * With 128 members an expert on the average, 4,096 rows of M3.1, tiles have 147 columns for 128 members: 2.2 ms at the tensor
- * cores' rate. With few members the memory is the bound: 18 KB of codes a stage.
+ * cores' rate, and what members leave, 2,600 cycles for 32 of them in a tile's 100,000 of gate and up. With few members the memory is
+ * the bound: 18 KB of codes a stage.
  */
 #ifndef HAYATE_BACKEND_CUDA_EXPERTS_HOPPER_CUH
 #define HAYATE_BACKEND_CUDA_EXPERTS_HOPPER_CUH
@@ -27,55 +29,90 @@
 #include "backend/cuda/kernels/experts_tile.cuh"
 #include "backend/cuda/kernels/hopper_columns.cuh"
 
-/* Tiles of up to SOME and of up to MOST members. */
-template <int SOME_, int MOST_, int STAGES_> struct wide_layout {
+/* Tiles of up to SOME and of up to MOST members. TOGETHER blocks have the same members and tiles of outputs one behind the
+ * other; SHARE of them are a cluster, of which each brings its share of the rows to all. */
+template <int SOME_, int MOST_, int STAGES_, int TOGETHER_> struct wide_layout {
     enum {
         SOME = SOME_,
         MOST = MOST_,
         STAGES = STAGES_,
+        TOGETHER = TOGETHER_,
+#ifdef HAYATE_EMULATED
+        SHARE = 1,
+#else
+        SHARE = TOGETHER,
+#endif
         CODES_AT = 2 * MOST * LINE_BYTES,
         SCALES_AT = CODES_AT + EXPERTS_HOPPER_OUTPUTS * EXPERTS_HOPPER_K / 2,
         STAGE = CODES_AT + EXPERTS_HOPPER_WEIGHTS,
         BARRIERS_AT = STAGES * STAGE,
         FIRSTS_AT = BARRIERS_AT + 256,                          /* [experts + 1] */
         LINES_AT = FIRSTS_AT + 4 * (EXPERTS_HOPPER_EXPERTS + 4),
-        MEMBERS_AT = LINES_AT + 4 * (EXPERTS_HOPPER_EXPERTS + 4), /* [warpgroup][MOST] */
+        ORDER_AT = LINES_AT + 4 * EXPERTS_HOPPER_EXPERTS,
+        MEMBERS_AT = ORDER_AT + 2 * EXPERTS_HOPPER_EXPERTS, /* [warpgroup][MOST] */
         FACTORS_AT = MEMBERS_AT + 8 * MOST,                     /* [warpgroup][MOST] */
         END = FACTORS_AT + 8 * MOST,
     };
     static_assert(STAGE % ATOM_BYTES == 0 && END <= STAGES * STAGE + EXPERTS_HOPPER_TABLES, "shared memory");
 };
 
-typedef wide_layout<EXPERTS_HOPPER_ROWS_SOME, EXPERTS_HOPPER_ROWS, EXPERTS_HOPPER_STAGES> wide_many;
-typedef wide_layout<EXPERTS_HOPPER_ROWS_FEW / 2, EXPERTS_HOPPER_ROWS_FEW, EXPERTS_HOPPER_STAGES_FEW> wide_few;
+typedef wide_layout<EXPERTS_HOPPER_ROWS_SOME, EXPERTS_HOPPER_ROWS, EXPERTS_HOPPER_STAGES, EXPERTS_HOPPER_TOGETHER> wide_many;
+typedef wide_layout<EXPERTS_HOPPER_ROWS_FEW / 2, EXPERTS_HOPPER_ROWS_FEW, EXPERTS_HOPPER_STAGES_FEW, 1> wide_few;
 
 /* ---- Who takes what ---------------------------------------------------------------------------------------------- */
 
 /* Rows of experts lie one expert behind the other, lines in eights. */
 DEVICE int32_t wide_eights(int32_t count) { return (count + 7) / 8; }
 
-/* A piece is up to MOST members of one expert, whole eights but the last; firsts[e]: pieces of the experts before e, lines[e]:
- * their eights. One warp. */
-DEVICE void wide_pieces(const experts_lists &lists, int32_t most, int32_t *firsts, int32_t *lines, int lane)
+/* A piece is up to `most` members of one expert, whole eights but the last. */
+DEVICE int32_t wide_pieces_of(int32_t count, int32_t most) { return (8 * wide_eights(count) + most - 1) / most; }
+
+/*
+ * order[r]: the expert that is taken r-th. Those with the largest pieces come first, so that blocks have about as many of each size
+ * and the last to end are short: of 4,096 rows with uniform routes the slowest block has 2 % more than the mean, not 4.
+ * firsts[r]: pieces of the experts before; lines[e]: eights of the experts with a lower number. All threads.
+ */
+DEVICE void wide_plan(const experts_lists &lists, int32_t most, uint16_t *order, int32_t *firsts, int32_t *lines)
 {
+    int32_t experts = lists.experts, thread = (int32_t)threadIdx.x, lane = thread % CUDA_WARP, *sizes = firsts;
+    for (int32_t e = thread; e < experts; e += (int32_t)blockDim.x) {
+        int32_t count = lists.count[e], pieces = wide_pieces_of(count, most);
+        sizes[e] = pieces ? (wide_eights(count) + pieces - 1) / pieces : 0;
+    }
+    BLOCK_SYNC();
+    for (int32_t e = thread; e < experts; e += (int32_t)blockDim.x) {
+        int32_t before = 0, mine = sizes[e];
+        for (int32_t other = 0; other < experts; other++)
+            before += sizes[other] > mine || (sizes[other] == mine && other < e);
+        order[before] = (uint16_t)e;
+    }
+    BLOCK_SYNC();
+    if (thread >= CUDA_WARP) return;
     int32_t pieces_before = 0, lines_before = 0;
-    for (int32_t first = 0; first < lists.experts; first += CUDA_WARP) {
-        int32_t e = first + lane, eights = e < lists.experts ? wide_eights(lists.count[e]) : 0;
-        int32_t pieces = (8 * eights + most - 1) / most, pieces_sum = pieces, lines_sum = eights;
+    for (int32_t first = 0; first < experts; first += CUDA_WARP) {
+        int32_t at = first + lane, pieces = at < experts ? wide_pieces_of(lists.count[order[at]], most) : 0;
+        int32_t eights = at < experts ? wide_eights(lists.count[at]) : 0, pieces_sum = pieces, lines_sum = eights;
         UNROLL for (int d = 1; d < CUDA_WARP; d *= 2) {
             int32_t other = lane_get(pieces_sum, lane >= d ? lane - d : lane);
             int32_t other_lines = lane_get(lines_sum, lane >= d ? lane - d : lane);
             if (lane >= d) pieces_sum += other, lines_sum += other_lines;
         }
-        if (e < lists.experts) firsts[e] = pieces_before + pieces_sum - pieces, lines[e] = lines_before + lines_sum - eights;
+        if (at < experts) firsts[at] = pieces_before + pieces_sum - pieces, lines[at] = lines_before + lines_sum - eights;
         pieces_before += lane_get(pieces_sum, CUDA_WARP - 1);
         lines_before += lane_get(lines_sum, CUDA_WARP - 1);
     }
-    if (lane == 0) firsts[lists.experts] = pieces_before;
+    if (lane == 0) firsts[experts] = pieces_before;
 }
+
+/* What wide_plan made. */
+struct wide_tables {
+    const uint16_t *order;
+    const int32_t *firsts, *lines;
+};
 
 struct wide_tile {
     int32_t expert, tile; /* of outputs */
+    bool idle;            /* no such tile: a block that has none beside the others of its cluster */
     int32_t first, rows;  /* members */
     int32_t line, lines;  /* of the rows: the first, and how many, in eights */
 };
@@ -90,21 +127,34 @@ DEVICE void wide_piece(int32_t count, int32_t line, int32_t pieces, int32_t piec
     p->lines = end - first;
 }
 
-/* Tiles of an expert follow each other, pieces of the same outputs first: their weights come from memory once. */
-DEVICE wide_tile wide_tile_at(const experts_lists &lists, const int32_t *firsts, const int32_t *lines, int32_t tiles, int32_t n)
+template <typename l> DEVICE wide_tables wide_tables_in(const unsigned char *shared)
 {
-    int32_t low = 0, high = lists.experts; /* firsts[low] * tiles <= n < firsts[high] * tiles */
+    return {(const uint16_t *)(shared + l::ORDER_AT), (const int32_t *)(shared + l::FIRSTS_AT),
+            (const int32_t *)(shared + l::LINES_AT)};
+}
+
+/* Blocks that are together take so many tiles of an expert's outputs as one. */
+template <typename l> DEVICE int32_t wide_columns(int32_t tiles) { return (tiles + l::TOGETHER - 1) / l::TOGETHER; }
+
+/* What they take, n of it. Tiles of an expert follow each other, pieces of the same outputs first: their weights come from memory
+ * once. */
+template <typename l>
+DEVICE wide_tile wide_tile_at(const experts_lists &lists, const wide_tables &tables, int32_t tiles, int32_t n)
+{
+    int32_t low = 0, high = lists.experts, columns = wide_columns<l>(tiles); /* firsts[low] * columns <= n < .. high .. */
     while (high - low > 1) {
         int32_t middle = (low + high) / 2;
-        if (firsts[middle] * tiles <= n)
+        if (tables.firsts[middle] * columns <= n)
             low = middle;
         else
             high = middle;
     }
-    int32_t pieces = firsts[low + 1] - firsts[low], at = n - firsts[low] * tiles;
+    int32_t pieces = tables.firsts[low + 1] - tables.firsts[low], at = n - tables.firsts[low] * columns;
     wide_tile p;
-    p.expert = low, p.tile = at / pieces;
-    wide_piece(lists.count[low], lines[low], pieces, at % pieces, &p);
+    p.expert = tables.order[low], p.tile = at / pieces * l::TOGETHER + (int32_t)blockIdx.x % l::TOGETHER;
+    p.idle = p.tile >= tiles;
+    if (p.idle) p.tile = tiles - 1;
+    wide_piece(lists.count[p.expert], tables.lines[p.expert], pieces, at % pieces, &p);
     return p;
 }
 
@@ -152,7 +202,7 @@ DEVICE void wide_spread(const experts_spread_args &a, int32_t most)
         for (int mask = 1; mask < CUDA_WARP; mask *= 2) line += lane_xor(line, mask);
         bool again = i > 0 && routes[i - 1] == expert; /* experts_plan takes the first */
         if (lane == 0 && !again) {
-            int32_t count = a.lists.count[expert], eights = wide_eights(count), pieces = (8 * eights + most - 1) / most;
+            int32_t count = a.lists.count[expert], eights = wide_eights(count), pieces = wide_pieces_of(count, most);
             int32_t m = a.lists.position[(int64_t)row * per_token + i];
             int32_t piece = ((m / 8 + 1) * pieces + eights - 1) / eights - 1; /* the last that begins at m / 8 or before */
             wide_piece(count, line, pieces, piece, &to[i]);
@@ -207,13 +257,21 @@ struct wide_source {
     bool both; /* two weights */
 };
 
+/* Rows of a stage, of which each block of a cluster brings its share to all of them. */
+template <typename l> DEVICE void wide_load_rows(unsigned char *stage, const uint8_t *rows, uint32_t bytes, arrivals *full)
+{
+    arrivals_expect(full, bytes);
+    if (l::SHARE == 1) return copy_bulk(stage, rows, bytes, full);
+    uint32_t share = bytes / l::SHARE, at = blockIdx.x % l::SHARE * share;
+    copy_bulk_all(stage + at, rows + at, share, full);
+}
+
 /* Thread 0 .. 127 of who loads: rows by one bulk copy a stage, codes of eight slots by each thread. */
 template <typename l>
 DEVICE void wide_load(const wide_source &s, unsigned char *shared, arrivals *full, arrivals *empty, int thread)
 {
-    const int32_t *firsts = (const int32_t *)(shared + l::FIRSTS_AT);
-    const int32_t *lines = (const int32_t *)(shared + l::LINES_AT);
-    const int32_t all = firsts[s.lists->experts] * s.tiles, stages = s.cols / EXPERTS_HOPPER_K;
+    const wide_tables tables = wide_tables_in<l>(shared);
+    const int32_t all = tables.firsts[s.lists->experts] * wide_columns<l>(s.tiles), stages = s.cols / EXPERTS_HOPPER_K;
     const int32_t of_tile = s.cols * 8 /* bytes of 16 outputs */;
     /* Quad (g, t) of eight outputs lies at g * 4 + (t ^ g / 2): neither who writes nor who reads meets at a bank. */
     const int q = thread % 64, block = q / 16, row = EXPERTS_PLACE(q % 16, block); /* which is at place q % 16 */
@@ -221,8 +279,8 @@ DEVICE void wide_load(const wide_source &s, unsigned char *shared, arrivals *ful
     unsigned char *codes_to = shared + l::CODES_AT + thread / 64 * 1024 + row / 8 * 512 + place * 16;
     unsigned char *scales_to = shared + l::SCALES_AT + thread * 16;
     wide_place at = {0, 0};
-    for (int32_t n = (int32_t)blockIdx.x; n < all; n += (int32_t)gridDim.x) {
-        wide_tile p = wide_tile_at(*s.lists, firsts, lines, s.tiles, n);
+    for (int32_t n = (int32_t)blockIdx.x / l::TOGETHER; n < all; n += (int32_t)gridDim.x / l::TOGETHER) {
+        wide_tile p = wide_tile_at<l>(*s.lists, tables, s.tiles, n);
         const uint8_t *code[2], *scale;
         {
             int half = thread / 64, slot = thread / 8;
@@ -242,10 +300,7 @@ DEVICE void wide_load(const wide_source &s, unsigned char *shared, arrivals *ful
         for (int32_t j = 0; j < stages; j++, wide_next<l>(&at)) {
             unsigned char *stage = shared + at.stage * l::STAGE;
             arrivals_wait(&empty[at.stage], at.parity ^ 1);
-            if (thread == 0) {
-                arrivals_expect(&full[at.stage], bytes);
-                copy_bulk(stage, in + (int64_t)j * bytes, bytes, &full[at.stage]);
-            }
+            if (thread == 0) wide_load_rows<l>(stage, in + (int64_t)j * bytes, bytes, &full[at.stage]);
             UNROLL for (int i = 0; i < 8; i++) /* slot 2i + thread / 64 */
                 copy_async(codes_to + at.stage * l::STAGE + i * 2048,
                            code[i / 2 % 2] + (i / 4) * second + (i % 2) * 2 * of_tile + j * 1024, true);
@@ -261,6 +316,15 @@ DEVICE void wide_hold(uint32_t (&weights)[2][2][4])
 {
     UNROLL for (int b = 0; b < 2; b++)
         UNROLL for (int step = 0; step < 2; step++) wgmma_hold(weights[b][step]);
+}
+
+/* A warp is done with a stage: who brings rows there waits for those of all blocks that they go to. */
+template <typename l> DEVICE void wide_release(arrivals *empty, int lane, bool done)
+{
+    if (l::SHARE == 1)
+        arrivals_come_if(empty, lane == 0 && done);
+    else
+        arrivals_come_at_if(empty, lane % l::SHARE, lane < l::SHARE && done);
 }
 
 /* d0, d1 = the sums of one tile, of `slot` and slot + 4; `part`: bytes of 64 inputs of its rows. */
@@ -319,7 +383,7 @@ DEVICE void wide_sums(unsigned char *shared, arrivals *full, arrivals *empty, wi
             wide_hold(weights[(i + 1) % 2]); /* the batch before is done with them */
             if (i == 0) {
                 WARP_SYNC();
-                arrivals_come_if(&empty[at.stage ? at.stage - 1 : l::STAGES - 1], lane == 0 && j > 0);
+                wide_release<l>(&empty[at.stage ? at.stage - 1 : l::STAGES - 1], lane, j > 0);
             }
         }
         wide_next<l>(&at);
@@ -328,7 +392,7 @@ DEVICE void wide_sums(unsigned char *shared, arrivals *full, arrivals *empty, wi
     wgmma_hold(d1);
     wide_hold(weights[1]);
     WARP_SYNC();
-    if (lane == 0) arrivals_come(&empty[at.stage ? at.stage - 1 : l::STAGES - 1]);
+    wide_release<l>(&empty[at.stage ? at.stage - 1 : l::STAGES - 1], lane, true);
 }
 
 /* ---- z and y ----------------------------------------------------------------------------------------------------- */
@@ -503,7 +567,8 @@ DEVICE void wide_take(const args &a, const wide_tile &p, const wide_worker &w, w
     UNROLL for (int i = 0; i < SUMS; i++) second[i] = i < N / 2 ? d1[i < N / 2 ? i : 0] : 0;
     auto finish = wide_finish_of(a, p, w.members, w.factors, w.slot, w.lane);
     wide_meet(w.group); /* members are there */
-    _Pragma("unroll 1") for (int c = 0; 32 * c < p.rows; c++)
+    const int32_t rows = p.idle ? 0 : p.rows;
+    _Pragma("unroll 1") for (int c = 0; 32 * c < rows; c++)
     {
         wide_put(finish, c, first, second);
         UNROLL for (int i = 0; i + 16 < SUMS; i++) first[i] = first[i + 16], second[i] = second[i + 16];
@@ -511,7 +576,8 @@ DEVICE void wide_take(const args &a, const wide_tile &p, const wide_worker &w, w
     wide_meet(w.group); /* and have been read */
 }
 
-/* As many columns as the tile needs, of two: of more nvcc keeps the sums apart and has no registers for them. */
+/* As many columns as the tile needs, of two: of more nvcc keeps the sums apart, finds no registers for all of them, and has every
+ * product waited for (C7512). */
 template <typename l, typename args>
 DEVICE void wide_take_tile(const args &a, const wide_tile &p, const wide_worker &w, wide_place &at)
 {
@@ -528,29 +594,33 @@ template <typename l, typename args> DEVICE void wide_experts(const args &a, con
 {
     unsigned char *shared = TILES(unsigned char);
     arrivals *full = (arrivals *)(shared + l::BARRIERS_AT), *empty = full + l::STAGES;
-    const int32_t *firsts = (const int32_t *)(shared + l::FIRSTS_AT), *lines = (const int32_t *)(shared + l::LINES_AT);
     int thread = (int)threadIdx.x, lane = thread % CUDA_WARP, warp = thread / CUDA_WARP, group = warp / 4;
     if (thread == 0) {
         for (int i = 0; i < l::STAGES; i++) {
             arrivals_init(&full[i], WARPGROUP + 1);
-            arrivals_init(&empty[i], 8);
+            arrivals_init(&empty[i], l::SHARE * 8);
         }
         arrivals_ready();
     }
-    if (warp == 1) wide_pieces(*s.lists, l::MOST, (int32_t *)(shared + l::FIRSTS_AT), (int32_t *)(shared + l::LINES_AT), lane);
-    BLOCK_SYNC();
+    wide_plan(*s.lists, l::MOST, (uint16_t *)(shared + l::ORDER_AT), (int32_t *)(shared + l::FIRSTS_AT),
+              (int32_t *)(shared + l::LINES_AT));
+    if (l::SHARE > 1)
+        cluster_meet();
+    else
+        BLOCK_SYNC();
     if (group == 2) {
         registers_give<40>();
         wide_load<l>(s, shared, full, empty, thread - 2 * WARPGROUP);
         return;
     }
     registers_take<232>();
-    const int32_t all = firsts[s.lists->experts] * s.tiles, stages = s.cols / EXPERTS_HOPPER_K;
+    const wide_tables tables = wide_tables_in<l>(shared);
+    const int32_t all = tables.firsts[s.lists->experts] * wide_columns<l>(s.tiles), stages = s.cols / EXPERTS_HOPPER_K;
     int32_t *members = (int32_t *)(shared + l::MEMBERS_AT) + group * l::MOST;
     float *factors = (float *)(shared + l::FACTORS_AT) + group * l::MOST;
     wide_place at = {0, 0};
-    for (int32_t n = (int32_t)blockIdx.x; n < all; n += (int32_t)gridDim.x) {
-        wide_tile p = wide_tile_at(*s.lists, firsts, lines, s.tiles, n);
+    for (int32_t n = (int32_t)blockIdx.x / l::TOGETHER; n < all; n += (int32_t)gridDim.x / l::TOGETHER) {
+        wide_tile p = wide_tile_at<l>(*s.lists, tables, s.tiles, n);
         const int32_t *list = s.lists->members + (int64_t)p.expert * s.lists->capacity + p.first;
         for (int m = thread % WARPGROUP; m < p.rows; m += WARPGROUP) {
             members[m] = list[m];
@@ -559,6 +629,7 @@ template <typename l, typename args> DEVICE void wide_experts(const args &a, con
         wide_worker w = {shared, full, empty, members, factors, stages, group * 8 + warp % 4, lane, group};
         wide_take_tile<l>(a, p, w, at);
     }
+    if (l::SHARE > 1) cluster_meet(); /* the others' last arrivals have come */
 }
 
 template <typename l> DEVICE void wide_glu(const experts_glu_args &a)

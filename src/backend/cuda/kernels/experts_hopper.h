@@ -6,6 +6,7 @@
 
 enum {
     EXPERTS_HOPPER_BLOCK = 384,   /* threads: two warpgroups multiply, one loads */
+    EXPERTS_HOPPER_TOGETHER = 2,  /* of them have the same members; the grid is a multiple of it. Not of the kernels for few */
     EXPERTS_HOPPER_OUTPUTS = 256, /* of a tile: of down, or half of them gate's and half up's */
     EXPERTS_HOPPER_K = 128,       /* inputs of a stage */
     EXPERTS_HOPPER_EXPERTS = 512, /* at most */

@@ -15,7 +15,8 @@
  *     copy_bulk(shared, global, bytes, full)   16-byte aligned, by one thread: arrives as bytes
  *     copy_bulk_all(shared, global, bytes, full)   to the same place of all blocks of the cluster, arriving at each one's `full`
  *     copy_come(full)                   one arrival, when all copy_async of this thread so far have arrived; `count` has it
- *     arrivals_come_at(full, rank)      one arrival at the same barrier of block `rank` of the cluster
+ *     arrivals_come_at(full, rank)      one arrival at the same barrier of block `rank` of the cluster;
+ *                                       arrivals_come_at_if(full, rank, come): as arrivals_come_if
  *     cluster_meet()                    a barrier of all threads of all blocks of the cluster (of a KERNEL_CLUSTER) that have
  *                                       not ended; also before a block ends at whose barriers others may still arrive
  *     e4m3_halves(codes)                the low two E4M3 codes as a pair of fp16, exactly; NaN gives NaN
@@ -146,6 +147,14 @@ DEVICE void arrivals_come_at(arrivals *b, int rank)
     HOPPER_ASM("{.reg .b32 at;\n"
                "mapa.shared::cluster.u32 at, %0, %1;\n"
                "mbarrier.arrive.shared::cluster.b64 _, [at];}" ::"r"(shared_address(b)), "r"(rank) : "memory");
+}
+DEVICE void arrivals_come_at_if(arrivals *b, int rank, bool come)
+{
+    HOPPER_ASM("{.reg .pred p; .reg .b32 at;\n"
+               "setp.ne.b32 p, %2, 0;\n"
+               "mapa.shared::cluster.u32 at, %0, %1;\n"
+               "@p mbarrier.arrive.shared::cluster.b64 _, [at];}" ::"r"(shared_address(b)), "r"(rank), "r"((int)come)
+               : "memory");
 }
 DEVICE void cluster_meet()
 {

@@ -9,7 +9,7 @@
  *     bytes   of a tile 128 * cols and 64 * cols: 0.6 GB from the second-level cache at 4,096 rows of 6,144 and 128 outputs,
  *             where tiles of 16 and 8 (route_many.cu) take 1.6
  *     bound   the multipliers: two instructions a product, 201 million of a warp, 0.21 ms. Of a step's instructions of a warp
- *             1,024 are these, and some 90 load, widen rows, ask for the next step and fold
+ *             1,024 are these, and some 190 load, widen rows, ask for the next step and fold
  */
 #include "backend/cuda/kernels/fragment.cuh"
 #include "backend/cuda/kernels/route.h"
