@@ -465,9 +465,9 @@ int bench_kernels(int argc, char **argv)
         {"context", "N",
          "tokens before the rows, for selection and attention (default 16K, or what the geometry allows); of a GPU's "
          "lines the most (default: all of theirs)",
-         &b->context, CLI_SIZE},
+         &b->context, CLI_COUNT},
         {"index-context", "N", "tokens of the index scores, 0: none (default 512K); cut to what the geometry allows",
-         &b->index_context, CLI_SIZE},
+         &b->index_context, CLI_COUNT},
         {"only", "PARTS",
          "some of linears, sampling; of the host attention, drafter; of a GPU index, attend, prefill, moe, qkv, head, "
          "draft (default: all)",

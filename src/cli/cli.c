@@ -75,19 +75,27 @@ static uint64_t size_factor(const char *suffix)
     return factor;
 }
 
-bool cli_parse_size(const char *text, uint64_t *out)
+/* How a number was written. */
+typedef enum reading {
+    NOT_ONE, /* no number, or too large */
+    WHOLE,
+    ROUNDED,  /* a fraction of the last unit was cut off */
+    FRACTION, /* as ROUNDED, and there is no suffix that would make it a fraction of something larger */
+} reading;
+
+static reading read_size(const char *text, uint64_t *out)
 {
     const char *p = text;
     size_t whole = 0;
-    if (!isdigit((unsigned char)*p)) return false;
+    if (!isdigit((unsigned char)*p)) return NOT_ONE;
     for (; isdigit((unsigned char)*p); p++)
-        if (!size_mul(whole, 10, &whole) || !size_add(whole, (size_t)(*p - '0'), &whole)) return false;
+        if (!size_mul(whole, 10, &whole) || !size_add(whole, (size_t)(*p - '0'), &whole)) return NOT_ONE;
     uint64_t fraction = 0, divisor = 1;
     if (*p == '.') {
         p++;
-        if (!isdigit((unsigned char)*p)) return false;
+        if (!isdigit((unsigned char)*p)) return NOT_ONE;
         for (; isdigit((unsigned char)*p); p++) {
-            if (divisor >= 1000000) return false;
+            if (divisor >= 1000000) return NOT_ONE;
             fraction = fraction * 10 + (uint64_t)(*p - '0'), divisor *= 10;
         }
     }
@@ -96,9 +104,32 @@ bool cli_parse_size(const char *text, uint64_t *out)
     size_t value;
     /* fraction < 10^6 and factor <= 2^40, so their product fits */
     if (!factor || !size_mul(whole, factor, &value) || !size_add(value, fraction * factor / divisor, &value))
-        return false;
+        return NOT_ONE;
+    *out = value;
+    return fraction * factor % divisor == 0 ? WHOLE : factor > 1 ? ROUNDED : FRACTION;
+}
+
+bool cli_parse_size(const char *text, uint64_t *out)
+{
+    uint64_t value;
+    reading r = read_size(text, &value);
+    if (r == NOT_ONE || r == FRACTION) return false;
     *out = value;
     return true;
+}
+
+bool cli_parse_count(const char *text, uint64_t *out)
+{
+    uint64_t value;
+    if (read_size(text, &value) != WHOLE) return false;
+    *out = value;
+    return true;
+}
+
+bool cli_is_fraction(const char *text)
+{
+    uint64_t value;
+    return read_size(text, &value) >= ROUNDED;
 }
 
 const char *cli_format_bytes(uint64_t bytes, char out[32])
@@ -245,8 +276,12 @@ static int store(const char *command, const cli_option *o, const char *shown, co
         *(int64_t *)o->target = whole;
         break;
     case CLI_SIZE:
-        if (!cli_parse_size(value, o->target))
+    case CLI_COUNT:
+        if (!(o->kind == CLI_SIZE ? cli_parse_size : cli_parse_count)(value, o->target)) {
+            if (cli_is_fraction(value))
+                return cli_usage_error(command, "%s must be a whole number, not '%s'", shown, value);
             return cli_usage_error(command, "%s takes a number such as 4096, 256K or 288GB, not '%s'", shown, value);
+        }
         break;
     case CLI_FLOAT:
     case CLI_DOUBLE:

@@ -27,7 +27,8 @@ typedef enum cli_kind {
     CLI_FLAG,    /* bool */
     CLI_STRING,  /* const char *; borrowed from argv */
     CLI_INT,     /* int */
-    CLI_SIZE,    /* uint64_t, in the spellings of cli_parse_size */
+    CLI_SIZE,    /* uint64_t, bytes in the spellings of cli_parse_size */
+    CLI_COUNT,   /* uint64_t, a whole number in the same spellings */
     CLI_FLOAT,   /* float */
     CLI_DOUBLE,  /* double */
     CLI_LONG,    /* int64_t */
@@ -73,9 +74,13 @@ int cli_exit(hy_status status);
 /*
  * A count or size as people write it: digits, an optional fraction and a suffix. k m g t are powers of 1000, K M G T
  * powers of 1024 (as `vllm serve` reads them); kB KB MB GB TB are powers of 1000, KiB MiB GiB TiB powers of 1024.
- * Rounded down to a whole number. False: not a size, or too large.
+ * cli_parse_size is for bytes: a fraction of what the suffix says is rounded down to a whole byte. cli_parse_count is for
+ * what is counted: what it comes to must be whole. False: none of these, a fraction of one, or too large.
  */
 bool cli_parse_size(const char *text, uint64_t *out);
+bool cli_parse_count(const char *text, uint64_t *out);
+/* Whether the text is such a number, and not a whole one: to say so of what was not taken. */
+bool cli_is_fraction(const char *text);
 
 /* Bytes for people, in powers of 1000: "5.21 GB". out has room for 32 characters; returned. */
 const char *cli_format_bytes(uint64_t bytes, char out[32]);

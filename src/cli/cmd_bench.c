@@ -56,7 +56,9 @@ hy_status bench_parse_list(const char *flag, const char *text, int64_t low, int6
         size_t n = strcspn(p, ",");
         uint64_t value = 0;
         snprintf(item, sizeof item, "%.*s", n < sizeof item ? (int)n : 0, p);
-        if (!cli_parse_size(item, &value) || value > (uint64_t)high || (int64_t)value < low)
+        if (cli_is_fraction(item))
+            return error_at(err, HY_USAGE, flag, "%s takes whole numbers, not '%.40s'", flag, text);
+        if (!cli_parse_count(item, &value) || value > (uint64_t)high || (int64_t)value < low)
             return error_at(err, HY_USAGE, flag, "%s takes numbers of %lld to %lld such as %s, not '%.40s'", flag,
                             (long long)low, (long long)high, high < 65536 ? "1,16" : "4096,64K", text);
         if (*count == BENCH_MAX_LIST)

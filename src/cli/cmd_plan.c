@@ -515,7 +515,7 @@ int cmd_plan(int argc, char **argv)
         {"max-model-len", "N",
          "tokens of a sequence, such as 256K (default: the config's; with --weights stream what the engine's cache "
          "holds)",
-         &p->in.max_model_len, CLI_SIZE},
+         &p->in.max_model_len, CLI_COUNT},
         {"kv-cache-dtype", "NAME", "auto, bf16, fp8 or nvfp4 (auto: nvfp4 for m31, fp8 for mxfp8, bf16 for bf16)",
          &f.main, CLI_STRING},
         {"indexer-kv-dtype", "NAME", "the same for index keys (auto: as the main cache)", &f.index, CLI_STRING},
@@ -526,7 +526,7 @@ int cmd_plan(int argc, char **argv)
          &f.drafter, CLI_SWITCH},
         {"scheme", "NAME", "m31, mxfp8, modelopt or bf16 (default: what MODEL has)", &f.scheme, CLI_STRING},
         {"max-num-batched-tokens", "N", "rows of a step, for the workspace (default 8192; with --weights stream 512)",
-         &p->in.step_rows, CLI_SIZE},
+         &p->in.step_rows, CLI_COUNT},
         {"max-num-seqs", "N",
          "requests that run at once, for the logits with --weights stream (default 1, as generate; serve has 256)",
          &p->in.sequences, CLI_INT},

@@ -24,7 +24,8 @@ int eval_write_table(eval_write_flags *f, cli_option *table, int count)
     const cli_option own[] = {
         {"write-set", "DIR", "write a training set into a new folder, or as JSON lines into FILE.jsonl, and end",
          &f->path, CLI_STRING},
-        {"tokens", "N", "with --write-set: about how many tokens, padding included (default 1m)", &f->tokens, CLI_SIZE},
+        {"tokens", "N", "with --write-set: about how many tokens, padding included (default 1m)", &f->tokens,
+         CLI_COUNT},
         {"rows", "L[=SHARE],...", "with --write-set: tokens of a row, and shares of the tokens (default 512,1024)",
          &f->rows, CLI_STRING},
         {"mix", "SET=SHARE,...", "with --write-set: sets and their shares of the rows (default: all, by length)",

@@ -115,7 +115,7 @@ int flags_model_table(model_flags *f, cli_option *t, int n)
                          &m->memory, CLI_SIZE});
     n = add(t, n,
             (cli_option){"max-num-batched-tokens", "N", "rows of one step (default 512)", &f->max_batched_tokens,
-                         CLI_SIZE});
+                         CLI_COUNT});
     n = add(t, n,
             (cli_option){"kv-offload-disk", "FOLDER",
                          "folder that keeps blocks which nobody uses at the moment, so that the next start finds them "

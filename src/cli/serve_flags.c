@@ -68,7 +68,8 @@ static json_t *read_number(const arg_spec *spec, const char *shown, const char *
         return json_integer(whole);
     }
     int64_t value;
-    if (!values_human(text, &value) || (value < 0 && spec->kind != ARG_AUTO)) {
+    if (!values_human(text, spec->kind == ARG_BYTES, &value) || (value < 0 && spec->kind != ARG_AUTO)) {
+        if (cli_is_fraction(text)) return refuse(shown, "must be a whole number, not '%.60s'", text);
         return refuse(shown, "takes a number such as 4096, 25.6k, 256K or 4GiB%s, not '%.60s'",
                       spec->kind == ARG_AUTO ? ", or auto" : "", text);
     }
@@ -111,6 +112,7 @@ static json_t *read_word(const arg_spec *spec, const char *shown, const char *te
     switch (spec->kind) {
     case ARG_INT:
     case ARG_HUMAN:
+    case ARG_BYTES:
     case ARG_AUTO:
     case ARG_FLOAT: return read_number(spec, shown, text);
     case ARG_CHOICE: return read_choice(spec, shown, text);

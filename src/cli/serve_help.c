@@ -73,7 +73,8 @@ static const char *value_name(const arg_spec *spec)
     switch (spec->kind) {
     case ARG_BOOL: return "";
     case ARG_INT: return " N";
-    case ARG_HUMAN: return " NUMBER";
+    case ARG_HUMAN:
+    case ARG_BYTES: return " NUMBER";
     case ARG_AUTO: return " NUMBER|auto";
     case ARG_FLOAT: return " X";
     case ARG_TEXT: return " TEXT";

@@ -1,4 +1,5 @@
 /* The JSON flags: which members there are, what they may be, what they do here. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -181,25 +182,43 @@ int setup_rest(const serve_args *args)
 
 /* ---- Sampling --------------------------------------------------------------------------------------------------- */
 
-/* A number of the overrides within [low, high] into *to. False: out of range. */
-static bool override(const json_t *o, const char *name, double low, double high, float *to)
+typedef struct override {
+    const char *name;
+    double low, high;
+    float *to;
+    int32_t *count; /* in place of `to`: a whole number */
+} override;
+
+/* One of the overrides, where it is given; an error names it and `flag`, which brought it. */
+static hy_status override_apply(const json_t *o, const char *flag, const override *one, hy_error *err)
 {
-    const json_t *value = json_object_get(o, name);
-    if (!value || json_is_null(value)) return true;
-    double x = json_number_value(value);
-    *to = (float)x;
-    return json_is_number(value) && x >= low && x <= high; /* members of a folder's file are of any type */
+    const json_t *value = json_object_get(o, one->name);
+    if (!value || json_is_null(value)) return HY_OK;
+    double x = json_is_number(value) ? json_number_value(value) : NAN; /* members of a folder's file are of any type */
+    if (!(x >= one->low && x <= one->high) || (one->count && x != floor(x)))
+        return error_at(err, HY_USAGE, one->name, "--%s: %s must be a %s from %.9g to %.9g", flag, one->name,
+                        one->count ? "whole number" : "number", one->low, one->high);
+    if (one->count)
+        *one->count = (int32_t)x;
+    else
+        *one->to = (float)x;
+    return HY_OK;
 }
 
-static bool overrides_apply(const json_t *o, hy_sampling *s)
+static hy_status overrides_apply(const json_t *o, const char *flag, hy_sampling *s, hy_error *err)
 {
-    float top_k = (float)s->top_k;
-    bool right = override(o, "temperature", 0, 2, &s->temperature) && override(o, "top_p", 0x1p-20, 1, &s->top_p) &&
-                 override(o, "min_p", 0, 1, &s->min_p) && override(o, "top_k", -1, 1 << 24, &top_k) &&
-                 override(o, "repetition_penalty", 0x1p-20, 1000, &s->repetition_penalty);
-    s->top_k = (int32_t)top_k;
+    const override all[] = {
+        {"temperature", 0, 2, &s->temperature, NULL},
+        {"top_p", 0x1p-20, 1, &s->top_p, NULL},
+        {"min_p", 0, 1, &s->min_p, NULL},
+        {"top_k", -1, 1 << 24, NULL, &s->top_k},
+        {"repetition_penalty", 0x1p-20, 1000, &s->repetition_penalty, NULL},
+    };
+    hy_status status = HY_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && status == HY_OK; i++)
+        status = override_apply(o, flag, &all[i], err);
     if (json_is_false(json_object_get(o, "do_sample"))) s->temperature = 0;
-    return right;
+    return status;
 }
 
 static hy_status folder_generation(const char *folder, json_t **out, hy_error *err)
@@ -225,15 +244,18 @@ hy_status setup_sampling(serve_setup *s, const hy_model *model, hy_error *err)
     if (s->generation_folder) {
         hy_status status = folder_generation(s->generation_folder, &file, err);
         if (status != HY_OK) return status;
-        bool right = overrides_apply(file, &s->sampling);
+        status = overrides_apply(file, "generation-config", &s->sampling, err);
         const json_t *limit = json_object_get(file, "max_new_tokens");
-        right = right && (!limit || json_is_null(limit) || (json_is_integer(limit) && json_integer_value(limit) > 0));
+        if (status == HY_OK && limit && !json_is_null(limit) &&
+            !(json_is_integer(limit) && json_integer_value(limit) > 0))
+            status = error_at(err, HY_USAGE, "max_new_tokens",
+                              "--generation-config: max_new_tokens must be a whole number from 1");
         if (!most) s->server.max_new_tokens = json_integer_value(limit);
         json_decref(file);
-        if (!right) return error_set(err, HY_USAGE, "--generation-config: a parameter is out of its range");
+        if (status != HY_OK) return status;
     }
-    if (!overrides_apply(s->generation, &s->sampling))
-        return error_set(err, HY_USAGE, "--override-generation-config: a parameter is out of its range");
+    hy_status status = overrides_apply(s->generation, "override-generation-config", &s->sampling, err);
+    if (status != HY_OK) return status;
     if (most) s->server.max_new_tokens = json_integer_value(most);
     s->server.defaults = &s->sampling;
     return HY_OK;

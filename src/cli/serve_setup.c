@@ -489,6 +489,9 @@ static int read_environment(const serve_args *args, serve_setup *s)
     if (code < 0) code = seconds(args, "timeout-keep-alive", 0.1, &s->server.http.keep_alive_s);
     double most = 0;
     if (code < 0) code = environment_number("VLLM_MAX_N_SEQUENCES", 1, &most);
+    if (code < 0 && most != (double)(int)most)
+        code = fail("the variable VLLM_MAX_N_SEQUENCES must be a whole number, not '%.40s'",
+                    getenv("VLLM_MAX_N_SEQUENCES"));
     s->server.max_choices = (int)most;
     return code >= 0 ? code : read_log_level(s);
 }

@@ -13,8 +13,9 @@
 typedef enum arg_kind {
     ARG_BOOL,   /* --x, --no-x */
     ARG_INT,    /* a whole number */
-    ARG_HUMAN,  /* a whole number as people write it: 25.6k, 1K = 1024, 4GiB */
-    ARG_AUTO,   /* the same, or auto, which is -1 */
+    ARG_HUMAN,  /* a whole number as people write it: 25.6k, 1K = 1024, 1.5K */
+    ARG_BYTES,  /* bytes as people write them: 4GiB, 1.1GiB */
+    ARG_AUTO,   /* as ARG_HUMAN, or auto, which is -1 */
     ARG_FLOAT,  /* a finite number */
     ARG_TEXT,   /* one word */
     ARG_CHOICE, /* one of `choices` */

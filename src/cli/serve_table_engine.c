@@ -89,7 +89,7 @@ const arg_spec serve_engine[] = {
  "only files that are needed are downloaded"},
 {"safetensors-load-strategy", "", ARG_TEXT, GROUP_LOAD, FATE_NONE, "", "", "how files are read", MAPPED_FILES},
 {"safetensors-prefetch-num-threads", "", ARG_INT, GROUP_LOAD, FATE_NONE, "", "", "threads that read ahead", MAPPED_FILES},
-{"safetensors-prefetch-block-size", "", ARG_HUMAN, GROUP_LOAD, FATE_NONE, "", "", "bytes of their reads", MAPPED_FILES},
+{"safetensors-prefetch-block-size", "", ARG_BYTES, GROUP_LOAD, FATE_NONE, "", "", "bytes of their reads", MAPPED_FILES},
 {"model-loader-extra-config", "", ARG_JSON, GROUP_LOAD, FATE_NONE, "{}", "", "options of the loader", MAPPED_FILES},
 {"use-tqdm-on-load", "", ARG_BOOL, GROUP_LOAD, FATE_NONE, "on", "", "progress while reading",
  "it is shown where standard error is a terminal"},
@@ -103,7 +103,7 @@ const arg_spec serve_engine[] = {
 
 {"block-size", "", ARG_INT, GROUP_CACHE, FATE_DONE, "128", "", "tokens of a cache block: 128, nothing else", ""},
 {"kv-cache-dtype", "", ARG_TEXT, GROUP_CACHE, FATE_DONE, "auto", "", "auto (as the model was trained), bf16, fp8 or nvfp4", ""},
-{"kv-cache-memory-bytes", "", ARG_HUMAN, GROUP_CACHE, FATE_DONE, "", "",
+{"kv-cache-memory-bytes", "", ARG_BYTES, GROUP_CACHE, FATE_DONE, "", "",
  "size of the cache, such as 4GiB (default: sixteen longest sequences, at most a quarter of the free memory, an eighth with "
  "--weights stream)", ""},
 {"num-gpu-blocks-override", "", ARG_INT, GROUP_CACHE, FATE_MAPPED, "", "", "blocks of the cache",

@@ -10,14 +10,14 @@
 
 enum { MOST_DEEP = 16, NAME_SIZE = 128 };
 
-bool values_human(const char *text, int64_t *out)
+bool values_human(const char *text, bool bytes, int64_t *out)
 {
     uint64_t value;
     if (!strcmp(text, "-1") || !strcasecmp(text, "auto")) {
         *out = -1;
         return true;
     }
-    if (!cli_parse_size(text, &value) || value > INT64_MAX) return false;
+    if (!(bytes ? cli_parse_size : cli_parse_count)(text, &value) || value > INT64_MAX) return false;
     *out = (int64_t)value;
     return true;
 }
@@ -29,7 +29,7 @@ json_t *values_member(const char *text)
     uint64_t number;
     /* Upstream's suffixes alone: a name such as "8GB" stays a name. */
     size_t n = strlen(text);
-    if (n > 1 && strchr("kKmMgGtT", text[n - 1]) && cli_parse_size(text, &number) && number <= INT64_MAX)
+    if (n > 1 && strchr("kKmMgGtT", text[n - 1]) && cli_parse_count(text, &number) && number <= INT64_MAX)
         return json_integer((json_int_t)number);
     return json_string(text);
 }

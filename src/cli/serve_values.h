@@ -7,8 +7,9 @@
 #include "base/buffer.h"
 #include "hayate.h"
 
-/* The spellings of cli_parse_size, or -1 and auto, which are -1. False: none of these, or beyond int64. */
-bool values_human(const char *text, int64_t *out);
+/* The spellings of cli_parse_size, or of cli_parse_count for what is counted, or -1 and auto, which are -1. False: none of
+ * these, or beyond int64. */
+bool values_human(const char *text, bool bytes, int64_t *out);
 /* What a member's value means: JSON where it reads as JSON, a human integer where it reads as one, else a text. Owned by
  * the caller; NULL: text that is not UTF-8. */
 json_t *values_member(const char *text);

@@ -28,6 +28,15 @@ static double number(reader *r, const char *key, double low, double high, double
     return otherwise;
 }
 
+/* The same of a number that counts. */
+static int whole(reader *r, const char *key, int low, int high, int otherwise)
+{
+    double x = number(r, key, low, high, otherwise);
+    if (r->status == HY_OK && x != floor(x))
+        r->status = error_at(r->err, HY_BAD_MODEL, r->path, "%s: %s must be a whole number, not %g", r->path, key, x);
+    return (int)x;
+}
+
 static void end_token(reader *r, const json_t *value, int vocab, model_generation *out)
 {
     if (r->status != HY_OK) return;
@@ -48,7 +57,7 @@ static void read_fields(reader *r, const config *c, model_generation *out)
     out->top_p = (float)number(r, "top_p", 0x1p-20, 1, out->top_p);
     out->min_p = (float)number(r, "min_p", 0, 1, out->min_p);
     out->repetition_penalty = (float)number(r, "repetition_penalty", 0x1p-20, 1000, out->repetition_penalty);
-    out->top_k = (int)number(r, "top_k", -1, 1 << 30, out->top_k);
+    out->top_k = whole(r, "top_k", -1, 1 << 30, out->top_k);
     const json_t *eos = json_object_get(r->root, "eos_token_id");
     for (size_t i = 0; json_is_array(eos) && i < json_array_size(eos); i++)
         end_token(r, json_array_get(eos, i), c->vocab, out);

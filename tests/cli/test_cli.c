@@ -36,12 +36,14 @@ static void sizes(void **state)
         {"25.6k", 25600},
         {"0.5K", 512},
         {"1.5TiB", 1649267441664},
-        {"0.1K", 102},
+        {"1.5K", 1536},
+        {"1.0", 1},
+        {"0.1K", 102}, /* bytes are rounded down */
         {"18446744073709551615", UINT64_MAX},
     };
     static const char *const bad[] = {
         "",           "K",    "-1",  "1.",  ".5", "1x", "1KBB", "1 K B", "18446744073709551616", "99999999999T",
-        "1.1234567G", "0x10", "1e9", "1ki", " 1"};
+        "1.1234567G", "1.9", "0.5", "1.5B", "0x10", "1e9", "1ki", " 1"};
     uint64_t v;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         if (!cli_parse_size(good[i].text, &v)) fail_msg("%s", good[i].text);
@@ -49,6 +51,27 @@ static void sizes(void **state)
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (cli_parse_size(bad[i], &v)) fail_msg("'%s' was taken for %llu", bad[i], (unsigned long long)v);
+}
+
+static void counts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t value;
+    } good[] = {{"0", 0}, {"7", 7}, {"1.0", 1}, {"1.5K", 1536}, {"25.6k", 25600}, {"1.25K", 1280}, {"2M", 2097152}};
+    static const char *const bad[] = {"1.9", "0.1K", "1.0001k", "1.1M", "1.5B", "0.000001"};
+    uint64_t v;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        if (!cli_parse_count(good[i].text, &v)) fail_msg("%s", good[i].text);
+        assert_true(v == good[i].value && !cli_is_fraction(good[i].text));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        v = 12;
+        if (cli_parse_count(bad[i], &v)) fail_msg("'%s' was taken for %llu", bad[i], (unsigned long long)v);
+        assert_true(v == 12 && cli_is_fraction(bad[i]));
+    }
+    assert_false(cli_parse_count("x", &v) || cli_is_fraction("x") || cli_is_fraction("1.x"));
 }
 
 static void numbers_for_people(void **state)
@@ -212,7 +235,7 @@ static void help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes),       cmocka_unit_test(numbers_for_people),
+        cmocka_unit_test(sizes), cmocka_unit_test(counts),       cmocka_unit_test(numbers_for_people),
         cmocka_unit_test(exit_codes),  cmocka_unit_test(flags_of_every_kind),
         cmocka_unit_test(wrong_flags), cmocka_unit_test(help),
     };

@@ -301,11 +301,26 @@ class FlagsTest(unittest.TestCase):
         self.refused("the markers of this model", NOTHING, "--reasoning-config.reasoning_start_str", "<think>")
 
     def test_generation_files_are_checked(self):
-        for text in ('{"temperature": "hot"}', '{"max_new_tokens": -5}', '{"max_new_tokens": "9"}'):
+        for text, words in (('{"temperature": "hot"}', "temperature must be a number from 0 to 2"),
+                            ('{"max_new_tokens": -5}', "max_new_tokens must be a whole number from 1"),
+                            ('{"max_new_tokens": "9"}', "max_new_tokens must be a whole number from 1"),
+                            ('{"top_k": 1.9}', "top_k must be a whole number from -1 to 16777216")):
             folder = os.path.dirname(file("generation_config.json", text))
             p = run(str(ROOT / "models" / "m3-nano"), "--port", "0", "--generation-config", folder)
             self.assertEqual(p.returncode, 2, (text, p.stderr))
-            self.assertIn("--generation-config: a parameter is out of its range", p.stderr.splitlines()[-1])
+            self.assertIn("--generation-config: " + words, p.stderr.splitlines()[-1])
+        for text, words in (('{"top_k": 1.5}', "top_k must be a whole number"), ('{"top_p": 7}', "top_p must be a number")):
+            p = run(str(ROOT / "models" / "m3-nano"), "--port", "0", "--override-generation-config", text)
+            self.assertEqual(p.returncode, 2, (text, p.stderr))
+            self.assertIn("--override-generation-config: " + words, p.stderr.splitlines()[-1])
+
+    def test_fractions_are_not_cut_off(self):
+        for flag in ("--max-model-len", "--max-num-batched-tokens", "--max-waiting", "--memory", "--kv-cache-memory-bytes"):
+            self.refused("must be a whole number, not '1.9'", NOTHING, flag, "1.9")
+        self.refused("must be a whole number, not '0.1K'", NOTHING, "--max-model-len", "0.1K")
+        self.assertEqual(resolved(NOTHING, "--max-model-len", "1.5K")[0], {"max_model_len": 1536})
+        self.assertEqual(resolved(NOTHING, "--memory", "1.1GiB")[0], {"memory": 1181116006})
+        self.refused("VLLM_MAX_N_SEQUENCES must be a whole number, not '1.5'", NOTHING, env={"VLLM_MAX_N_SEQUENCES": "1.5"})
 
     def test_secrets_stay_secret(self):
         p = run(NOTHING, "--api-key", "sk-secret-1", "sk-secret-2", "--hf-token", "hf_secret")

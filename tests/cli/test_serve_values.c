@@ -27,13 +27,27 @@ static void humans(void **state)
     static const char *const bad[] = {"", "k", "1x", "-2", "1.k", "1 k k", "99999999999999999999", "9223372036854775808", "0x10"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         int64_t value = 7;
-        assert_true(values_human(good[i].text, &value));
+        assert_true(values_human(good[i].text, false, &value));
         assert_int_equal(value, good[i].value);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int64_t value;
-        assert_false(values_human(bad[i], &value));
+        assert_false(values_human(bad[i], true, &value));
     }
+}
+
+/* Bytes are rounded down, what is counted is not. */
+static void fractions(void **state)
+{
+    (void)state;
+    int64_t value = 7;
+    assert_true(values_human("1.1GiB", true, &value));
+    assert_int_equal(value, INT64_C(1181116006));
+    assert_false(values_human("1.1GiB", false, &value));
+    assert_false(values_human("1.9", false, &value));
+    assert_false(values_human("1.9", true, &value));
+    assert_true(values_human("1.5K", false, &value));
+    assert_int_equal(value, 1536);
 }
 
 static void assert_json(json_t *value, const char *text)
@@ -196,7 +210,7 @@ static void table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(humans), cmocka_unit_test(members),     cmocka_unit_test(paths), cmocka_unit_test(python),
+        cmocka_unit_test(humans), cmocka_unit_test(fractions), cmocka_unit_test(members),     cmocka_unit_test(paths), cmocka_unit_test(python),
         cmocka_unit_test(yaml),   cmocka_unit_test(yaml_faults), cmocka_unit_test(table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

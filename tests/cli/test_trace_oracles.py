@@ -204,6 +204,7 @@ def check_bad_models(folder, out):
     fails("global", zero_global)
     fails("eos_token_id", extra={"generation_config.json": '{"eos_token_id": [2, 512]}'})
     fails("top_p", extra={"generation_config.json": '{"top_p": 0}'})
+    fails("top_k must be a whole number, not 1.9", extra={"generation_config.json": '{"top_k": 1.9}'})
     fails("JSON", extra={"generation_config.json": "{"})
     fails("object", extra={"generation_config.json": "[]"})
 
