@@ -76,6 +76,9 @@ hy_status checkpoint_open_draft(checkpoint *c, const char *folder, hy_error *err
  * type or shape, or not in the layout is HY_BAD_MODEL with its name. What is plain in the Qwen3 family may be BF16, F16 or
  * F32. */
 hy_status checkpoint_check_draft(const checkpoint *c, hy_error *err);
+/* Warns of a folder dspark that is left out since it cannot be read: for who goes on without. Who wants the drafter gets the
+ * same as an error of checkpoint_check_draft. */
+void checkpoint_warn_draft(const checkpoint *c);
 /* The weight of a drafter that checkpoint_check_draft has passed. */
 hy_status checkpoint_draft_weight(const checkpoint *c, draft_role role, int layer, weight *out, hy_error *err);
 

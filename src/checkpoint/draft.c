@@ -61,8 +61,14 @@ hy_status draft_open_own(checkpoint *c, hy_error *err)
     if (status == HY_NO_FIT) return *err = why, status;
     if (status == HY_OK) return HY_OK;
     c->draft_error = why;
-    log_line(HY_LOG_WARNING, "the drafter in %.200s is left out: %s", folder, why.message);
     return HY_OK;
+}
+
+void checkpoint_warn_draft(const checkpoint *c)
+{
+    if (!c->has_draft && c->draft_error.status != HY_OK)
+        log_line(HY_LOG_WARNING, "the drafter in %.200s/dspark is left out: %s", c->source.folder,
+                 c->draft_error.message);
 }
 
 /* A folder, or the folder dspark in it. */
@@ -138,10 +144,9 @@ static bool check_entry(void *user, const layout_entry *e)
 
 hy_status checkpoint_check_draft(const checkpoint *c, hy_error *err)
 {
-    if (!c->has_draft && c->draft_error.status != HY_OK) {
-        if (err) *err = c->draft_error;
-        return c->draft_error.status;
-    }
+    if (!c->has_draft && c->draft_error.status != HY_OK)
+        return error_at(err, c->draft_error.status, c->source.folder, "the drafter in %.200s/dspark cannot be used: %s",
+                        c->source.folder, c->draft_error.message);
     if (!c->has_draft)
         return error_at(err, HY_BAD_MODEL, c->source.folder, "%.200s has no drafter: there is no folder dspark in it",
                         c->source.folder);

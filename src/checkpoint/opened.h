@@ -31,8 +31,8 @@ const char *naming_prefix(const shards *s);
 /* HY_BAD_MODEL: the tensor's shape is another. */
 hy_status naming_check_shape(const tensor *t, int dims, const int64_t *shape, hy_error *err);
 
-/* The drafter in the folder dspark, if there is one (draft.c). One that cannot be read is left out with a warning: the target
- * does without. */
+/* The drafter in the folder dspark, if there is one (draft.c). One that cannot be read is left out: the target does without,
+ * with checkpoint_warn_draft where nobody asks for it. */
 hy_status draft_open_own(checkpoint *c, hy_error *err);
 /* The folder that holds the drafter's config, `folder` or dspark in it, and that config, held against the target. */
 hy_status draft_find_config(const checkpoint *c, const char *folder, char out[4096 + 16], draft_config *d, hy_error *err);

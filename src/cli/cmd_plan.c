@@ -118,6 +118,7 @@ static hy_status measure_folder(plan_command *p, const char *path, hy_error *err
         note(p, "the folder holds %lld bytes %s than the published layout of scheme %s; they count as replicated",
              llabs(p->in.extra_bytes), bytes > expected ? "more" : "fewer", layout_scheme_name(p->in.scheme));
     const draft_config *d = checkpoint_draft(c);
+    checkpoint_warn_draft(c);
     p->g.drafter = d != NULL;
     if (d) p->drafter = *d;
     checkpoint_close(c);

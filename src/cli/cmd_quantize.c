@@ -39,6 +39,7 @@ int cmd_quantize(int argc, char **argv)
     char folder[FIND_PATH_SIZE];
     hy_status s = find_model(places[0], NULL, folder, &err);
     if (s == HY_OK) s = checkpoint_open(folder, &source, &err);
+    if (s == HY_OK) checkpoint_warn_draft(source);
     if (s == HY_OK) s = quantize_run(source, places[1], &o, &err);
     checkpoint_close(source);
     if (s != HY_OK) {

@@ -84,7 +84,10 @@ static hy_status open_drafter(hy_model *m, const hy_model_options *o, hy_error *
     const char *name = o->drafter && *o->drafter ? o->drafter : "off";
     hy_status status = HY_OK;
     m->drafts = strcmp(name, "off") != 0;
-    if (!m->drafts) return HY_OK;
+    if (!m->drafts) {
+        checkpoint_warn_draft(m->files);
+        return HY_OK;
+    }
     if (!m->ops->draft_tap || !m->ops->draft_context || !m->ops->draft)
         return error_at(err, HY_UNSUPPORTED, "--drafter", "the %s backend has no drafter", m->ops->name);
     bool own = strcmp(name, "on") == 0;

@@ -90,9 +90,24 @@ class SpeculationTest(unittest.TestCase):
             p = generate(model=broken, config={"num_speculative_tokens": 1})
             self.assertIn(p.returncode, (1, 3), p.stderr)
             self.assertIn("broken/dspark", p.stderr)
+            self.assertEqual(len(p.stderr.splitlines()), 1, p.stderr)
             self.assertEqual(p.stdout, "")
             self.assertEqual(generate(model=broken, config={"model": NANO + "/dspark"}).returncode, 0)
             shutil.rmtree(drafter) if os.path.isdir(drafter) else os.remove(drafter)
+
+    def test_one_line_for_damaged_weights_of_the_drafter(self):
+        broken = os.path.join(WORK.name, "damaged")
+        shutil.copytree(NANO, broken, ignore=shutil.ignore_patterns("dspark"), copy_function=os.symlink)
+        shutil.copytree(NANO + "/dspark", broken + "/dspark")
+        os.truncate(broken + "/dspark/model.safetensors", 1000)
+        p = generate(model=broken, config={"num_speculative_tokens": 1})
+        self.assertEqual((p.returncode, p.stdout), (3, ""), p.stderr)
+        self.assertEqual(len(p.stderr.splitlines()), 1, p.stderr)
+        self.assertTrue(p.stderr.startswith("hayate: "), p.stderr)
+        p = generate(model=broken)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(len(p.stderr.splitlines()), 1, p.stderr)
+        self.assertIn("is left out", p.stderr)
 
     def test_eval(self):
         def marks(*flags):
