@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/line.h"
+#include "engine/params.h"
 #include "model/model.h"
 #include "text/reasoning.h"
 
@@ -258,6 +259,11 @@ static hy_status chat_open(chat *c, const char *path, const model_flags *model, 
     hy_status status = flags_open(path, model, &c->model, &c->engine, err);
     if (status == HY_OK) status = model_can_chat(c->model, err);
     if (status == HY_OK) status = flags_sampling_apply(sampling, c->model, &c->sampling, err);
+    if (status == HY_OK) {
+        hy_model_info info; /* now, and not of every message */
+        hy_model_describe(c->model, &info);
+        status = params_check(&c->sampling, info.vocab, model_tokenizer(c->model), err);
+    }
     if (status == HY_OK) status = line_open(remember ? history : NULL, &c->lines, err);
     return status;
 }
@@ -306,6 +312,7 @@ int cmd_chat(int argc, char **argv)
     if (status == HY_OK) {
         replace(&c.system, system);
         replace(&c.thinking, thinking);
+        if (!model.verbose) flags_log_no_errors();
         interrupt_start(false);
         greet(&c);
         converse(&c);

@@ -393,6 +393,7 @@ int cmd_generate(int argc, char **argv)
     hy_error err = {0};
     cli_catch_interrupt();
     hy_status status = flags_open(places[0], &f.model, &model, &engine, &err);
+    if (!f.model.verbose) flags_log_no_errors();
     if (status == HY_OK) status = generate(model, engine, &f, &err);
     if (status != HY_OK) cli_error(&err);
     hy_engine_close(engine);

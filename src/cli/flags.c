@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,8 @@ enum { TEXT_LIMIT = 256 << 20 };
 
 /* ---- Log ------------------------------------------------------------------------------------------------------ */
 
+static atomic_bool no_errors;
+
 static void print_line(void *user, hy_log_level level, const char *line)
 {
     static const char *const names[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
@@ -26,6 +29,7 @@ static void print_line(void *user, hy_log_level level, const char *line)
     time_t now = time(NULL);
     struct tm local;
     (void)user;
+    if (level == HY_LOG_ERROR && atomic_load(&no_errors)) return;
     localtime_r(&now, &local);
     strftime(when, sizeof when, "%m-%d %H:%M:%S", &local);
     fprintf(stderr, "%s %s %s\n", names[level], when, line); /* one call: lines of threads do not mix */
@@ -34,6 +38,11 @@ static void print_line(void *user, hy_log_level level, const char *line)
 void flags_log_start(hy_log_level level)
 {
     hy_log_set(print_line, NULL, level);
+}
+
+void flags_log_no_errors(void)
+{
+    atomic_store(&no_errors, true);
 }
 
 /* ---- Model and engine ----------------------------------------------------------------------------------------- */

@@ -13,6 +13,8 @@ enum { FLAGS_MAX = 50 }; /* room for a command's own lines and all of these */
 
 /* Log lines of the library go to stderr as "LEVEL MM-DD HH:MM:SS message", from this level on. */
 void flags_log_start(hy_log_level level);
+/* From here on errors are not among them: a command with one request at a time prints how it ended (cli_error). */
+void flags_log_no_errors(void);
 
 typedef struct model_flags {
     hy_model_options model; /* on_progress is cli_progress */

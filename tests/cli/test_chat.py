@@ -71,6 +71,15 @@ class Piped(Base):
         self.assertEqual(self.chat("/think disabled\nHello\n", *flags)[0], self.generated("Hello", *FIXED) + "\n")
         self.assertIn("/think takes", self.chat("/think deep\n", *flags)[1])
 
+    def test_sampling_is_checked_at_the_start(self):
+        for flags, words in ((("--top-p", "7"), "top_p must be above 0"), (("--temperature", "-1"), "temperature must be in 0 .. 2"),
+                             (("--max-tokens", "-1"), "max_tokens must be at least 1"), (("--stop", ""), "stop has an empty string")):
+            for text in ("", "Hello\nHello\n"):
+                out, err = self.chat(text, *flags, code=2)
+                self.assertEqual(out, "")
+                self.assertEqual(len(err.splitlines()), 1, err)
+                self.assertIn(words, err)
+
     def test_reasoning_is_shown_when_asked(self):
         flags = (*FIXED[:-1], "enabled")
         hidden, _ = self.chat("Hello\n", *flags)

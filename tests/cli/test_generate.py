@@ -8,6 +8,7 @@ import os
 import pathlib
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,24 @@ class Base(unittest.TestCase):
         self.assertIn(part, err)
         self.assertEqual(out, "")
         self.assertTrue(err.startswith("hayate"), err)
+
+
+class Logits(Base):
+    def test_one_line_where_they_are_not_finite(self):
+        folder = small_text_model.make(pathlib.Path(self.folder.name) / "inf")
+        weights = folder / "model.safetensors"
+        data = bytearray(weights.read_bytes())
+        n = struct.unpack("<Q", data[:8])[0]
+        begin, end = json.loads(data[8:8 + n])["language_model.model.norm.weight"]["data_offsets"]
+        data[8 + n + begin:8 + n + end] = struct.pack("<H", 0x7F7F) * ((end - begin) // 2)  # the largest of BF16
+        weights.unlink()
+        weights.write_bytes(data)
+        for flags in ((), ("--json",)):
+            _, err = run("generate", folder, "Hello", "--temperature", "0", "--max-tokens", "4", *flags, code=1)
+            self.assertEqual(len(err.splitlines()), 1, err)
+            self.assertIn("hayate: no token is left to choose for position 5: its logits are not finite", err)
+        _, err = run("chat", folder, "--temperature", "0", stdin="Hello\n", code=1)
+        self.assertEqual(len(err.splitlines()), 1, err)
 
 
 class Program(Base):
