@@ -44,12 +44,18 @@ static read_range range_of(const read_piece *p)
     return (read_range){begin, (size_t)(end - begin), lead + p->bytes, lead};
 }
 
-static hy_status ends_early(const read_files *f, const read_piece *p, uint64_t end, hy_error *err)
+static hy_status ends_early(const read_files *f, const read_piece *p, hy_error *err)
 {
     const char *path = f->path[p->file];
+    uint64_t wanted = p->offset + p->bytes, end = wanted;
+    struct stat st;
+    if (fstat(f->fd[p->file], &st) == 0) end = (uint64_t)st.st_size;
+    if (end >= wanted) /* longer again since then */
+        return error_at(err, HY_FAILED, path, "%.300s ended before the weights at %llu: it was cut while in use", path,
+                        (unsigned long long)wanted);
     return error_at(err, HY_FAILED, path,
                     "%.300s ends at byte %llu, before the weights at %llu: it was cut while in use", path,
-                    (unsigned long long)end, (unsigned long long)(p->offset + p->bytes));
+                    (unsigned long long)end, (unsigned long long)wanted);
 }
 
 static hy_status cannot_read(const read_files *f, const read_piece *p, int reason, hy_error *err)
@@ -68,7 +74,7 @@ static hy_status read_rest(const read_files *f, const read_piece *p, const read_
         ssize_t n = pread(f->fd[p->file], out + at, r->bytes - at, (off_t)(r->offset + at));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return cannot_read(f, p, errno, err);
-        if (at + (size_t)n <= got) return ends_early(f, p, r->offset + at + (size_t)n, err);
+        if (at + (size_t)n <= got) return ends_early(f, p, err);
         got = at + (size_t)n;
     }
     return HY_OK;

@@ -203,6 +203,17 @@ static void pieces(void **state)
         assert_non_null(strstr(err.message, "was cut"));
         read_files_close(files);
     }
+    /* The end that is told is the file's own, not that of the last whole block. */
+    for (int direct = 0; direct < 2; direct++) {
+        read_piece far = {.offset = 3 * 4096 + 5, .bytes = 2};
+        write_image(&f, f.bytes);
+        check(read_files_open(&f.file, 1, direct, &files, &err), &err);
+        write_image(&f, 1000);
+        assert_int_equal(read_files_piece(files, &far, out, &err), HY_FAILED);
+        if (!strstr(err.message, "ends at byte 1000, before the weights at 12295")) fail_msg("%s", err.message);
+        read_files_close(files);
+        write_image(&f, f.bytes);
+    }
     f.file.bytes++;
     assert_int_equal(read_files_open(&f.file, 1, true, &files, &err), HY_FAILED);
     assert_non_null(strstr(err.message, "changed"));
