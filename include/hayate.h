@@ -164,7 +164,8 @@ void hy_ids_free(hy_ids *ids);
 /* Encodes text. Added tokens ("]~b]", "<mm:think>", ...) in it become their ids. HY_USAGE without a tokenizer. */
 hy_status hy_tokenize(const hy_model *model, const char *text, size_t length, hy_ids *ids, hy_error *err);
 
-/* Decodes ids into a string that the caller frees with free(). Broken UTF-8 becomes U+FFFD. */
+/* Decodes ids into a string that the caller frees with free(). Broken UTF-8 becomes U+FFFD. An id of the vocabulary that
+ * stands for no token is no text; HY_BAD_INPUT: one outside of the vocabulary. */
 hy_status hy_detokenize(const hy_model *model, const int32_t *ids, size_t count, bool skip_special, char **text,
                         hy_error *err);
 
@@ -304,7 +305,8 @@ typedef struct hy_request_options {
     const char *cache_salt; /* cached blocks are shared with requests of the same salt only; NULL is "" */
     bool no_prefix_cache;   /* computes its whole prompt */
     int drafts;             /* of a round at most: 0: as the engine has it, below 0: none */
-    const char *draft_method; /* in place of the engine's; NULL: that. HY_BAD_INPUT: what the engine was not opened for */
+    const char *draft_method; /* in place of the engine's; NULL: that. HY_BAD_INPUT: what the engine was not opened for;
+                             * without drafts only "coupled" is right */
     bool rendered;          /* the prompt is a conversation rendered as text and encoded: where an answer in it was made by
                              * this engine and reads the same, the tokens that were sampled take its place */
     bool keep_special;                              /* show added tokens in the text */
@@ -377,12 +379,12 @@ typedef struct hy_engine_options {
     const char *offload_disk;         /* folder that keeps blocks which nobody uses at the moment, so that the next start finds
                                        * them; NULL: none */
     uint64_t offload_disk_bytes;      /* most bytes there; 0: half of what is free */
-    double log_seconds;               /* between lines of throughput and hits; 0: 10, below 0: none */
-    double stall_seconds;             /* without progress until the log says where; 0: 60, below 0: never */
+    double log_seconds;               /* between lines of throughput and hits; 0: 10, below 0: none; finite */
+    double stall_seconds;             /* without progress until the log says where; 0: 60, below 0: never; finite */
     uint64_t cache_bytes;        /* 0: sixteen longest sequences, at most a quarter of the free memory; one: half; with
                                   * streamed weights at most an eighth of what is left, the rest being for experts; on a
                                   * GPU 256 longest sequences, within cache_share */
-    double cache_share;          /* on a GPU: the most that the cache takes of what weights and a step leave; 0: 0.92 */
+    double cache_share;          /* on a GPU: the most that the cache takes of what weights and a step leave, 0 .. 1; 0: 0.92 */
 } hy_engine_options;
 
 /* Plans memory, allocates the cache and starts the engine's two threads. HY_NO_FIT says what would fit. */

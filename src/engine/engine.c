@@ -1,5 +1,6 @@
 /* Opening, closing and describing an engine: its options, the plan of its cache, its parts. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,8 @@ enum {
     SAVE_SECONDS = 20, /* for what still has to go to the tiers when an engine closes */
 };
 
+static const double CACHE_SHARE = 0.92;
+
 /* ---- Opening and closing -------------------------------------------------------------------------------------- */
 
 static hy_status check_options(const hy_engine_options *o, hy_error *err)
@@ -41,6 +44,17 @@ static hy_status check_options(const hy_engine_options *o, hy_error *err)
                         o->long_prefill_token_threshold);
     if (!(o->watermark >= 0 && o->watermark <= 0.5))
         return error_at(err, HY_USAGE, "watermark", "watermark must be 0 .. 0.5, not %g", o->watermark);
+    if (!(o->cache_share >= 0 && o->cache_share <= 1))
+        return error_at(err, HY_USAGE, "cache_share", "cache_share must be above 0 and at most 1, or 0 for %g, not %g",
+                        CACHE_SHARE, o->cache_share);
+    if (!isfinite(o->log_seconds))
+        return error_at(err, HY_USAGE, "log_seconds",
+                        "log_seconds must be a number of seconds, 0 for %d or below 0 for no lines, not %g",
+                        LOG_SECONDS, o->log_seconds);
+    if (!isfinite(o->stall_seconds))
+        return error_at(err, HY_USAGE, "stall_seconds",
+                        "stall_seconds must be a number of seconds, 0 for %d or below 0 for never, not %g",
+                        STALL_SECONDS, o->stall_seconds);
     const char *policy = o->scheduling_policy, *caching = o->prefix_caching;
     if (policy && strcmp(policy, "fcfs") != 0 && strcmp(policy, "priority") != 0)
         return error_at(err, HY_USAGE, "scheduling_policy", "scheduling_policy must be fcfs or priority, not \"%.64s\"",
@@ -122,7 +136,7 @@ static ops_limits limits_of(const hy_engine *e, const hy_engine_options *o)
 static uint64_t own_cache_bytes(const hy_engine *e, int32_t positions, uint64_t available, double share)
 {
     uint64_t wanted = (uint64_t)DEFAULT_SEQUENCES * (((uint64_t)positions + CACHE_BLOCK - 1) / CACHE_BLOCK);
-    uint64_t most = (uint64_t)((double)available * (share > 0 && share <= 1 ? share : 0.92));
+    uint64_t most = (uint64_t)((double)available * (share > 0 ? share : CACHE_SHARE));
     uint64_t row = model_cache_layout(e->model)->row_bytes;
     return wanted < most / row ? wanted * row : most;
 }

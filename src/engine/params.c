@@ -51,6 +51,8 @@ static hy_status check_numbers(const hy_sampling *s, int32_t vocab, hy_error *er
     if (s->max_tokens > 0 && s->min_tokens > s->max_tokens)
         return error_at(err, HY_BAD_INPUT, "min_tokens", "min_tokens must be at most max_tokens, which is %d, not %d",
                         s->max_tokens, s->min_tokens);
+    if ((int)s->logprobs_mode < HY_RAW_LOGPROBS || (int)s->logprobs_mode > HY_PROCESSED_LOGITS)
+        return range(err, "logprobs_mode", (int)s->logprobs_mode, "one of the four of hy_logprobs_mode, 0 .. 3");
     hy_status status = check_best("logprobs", s->logprobs, -1, vocab, err);
     if (status == HY_OK && s->score_prompt) status = check_best("prompt_logprobs", s->prompt_logprobs, 0, vocab, err);
     if (status != HY_OK) return status;

@@ -61,11 +61,13 @@ static hy_status take_rates(hy_engine *e, const hy_speculation *s, hy_error *err
 
 hy_status speculation_open(hy_engine *e, const hy_speculation *s, hy_error *err)
 {
+    ops_verify_method method;
+    if (!method_of(s->method, &method))
+        return error_at(err, HY_USAGE, "method", "the method is coupled, standard, block or synthetic, not \"%s\"",
+                        s->method);
     if (s->drafts == 0) return HY_OK;
+    e->method = method;
     hy_status status = check(e, s, err);
-    if (status == HY_OK && !method_of(s->method, &e->method))
-        status = error_at(err, HY_USAGE, "method", "the method is coupled, standard, block or synthetic, not \"%s\"",
-                          s->method);
     if (status == HY_OK && e->method == VERIFY_SYNTHETIC) status = take_rates(e, s, err);
     if (status != HY_OK) return status;
     e->drafts_most = s->drafts, e->greedy_drafts = s->greedy_drafts, e->confidence = s->confidence;
@@ -87,7 +89,10 @@ hy_status speculation_choose(const hy_engine *e, const hy_request_options *o, in
     if (!method_of(o->draft_method, method))
         return error_at(err, HY_BAD_INPUT, "draft_method",
                         "the method is coupled, standard, block or synthetic, not \"%s\"", o->draft_method);
-    if (e->drafts_most == 0 || *method == VERIFY_COUPLED || *method == e->method) return HY_OK;
+    if (*method == VERIFY_COUPLED || *method == e->method) return HY_OK;
+    if (e->drafts_most == 0)
+        return error_at(err, HY_BAD_INPUT, "draft_method",
+                        "%s is for engines that were opened with drafts, and this one was not", methods[*method]);
     if (*method == VERIFY_SYNTHETIC)
         return error_at(err, HY_BAD_INPUT, "draft_method",
                         "synthetic acceptance is for engines that were opened with it");

@@ -23,6 +23,10 @@ hy_status hy_detokenize(const hy_model *model, const int32_t *ids, size_t count,
                         hy_error *err)
 {
     hy_status status = need_tokenizer(model, err);
+    for (size_t i = 0; i < count && status == HY_OK; i++)
+        if (ids[i] < 0 || ids[i] >= model->weights.shape.vocab)
+            status = error_at(err, HY_BAD_INPUT, "ids", "token id %d at place %zu is outside 0 .. %d", ids[i], i,
+                              model->weights.shape.vocab - 1);
     if (status != HY_OK) return status;
     buffer out = {0};
     status = text_decode(model->tokenizer, ids, count, skip_special, &out, err);

@@ -162,13 +162,21 @@ static void test_parameters_out_of_range(void **state)
     REFUSED(min_tokens, 4, "min_tokens must be at most max_tokens, which is 3, not 4");
     REFUSED(logprobs, FAKE_VOCAB + 1, "logprobs");
     REFUSED(logprobs, -2, "logprobs");
+    REFUSED(logprobs_mode, (hy_logprobs_mode)99, "logprobs_mode must be one of the four");
+    REFUSED(logprobs_mode, (hy_logprobs_mode)-1, "logprobs_mode");
 #undef REFUSED
     const char *empty[] = {"x", ""};
     int32_t ids[] = {3, FAKE_VOCAB}, none[1] = {0};
     const int32_t *words[] = {ids};
     size_t two = 2, zero = 0;
     hy_token_bias far[] = {{5, 100.5f}}, outside[] = {{-1, 1}};
+    static const char *const methods[] = {"synthetic", "standard", "block", "quick", ""};
     hy_request_options o = good;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) { /* this engine has no drafts */
+        o.draft_method = methods[i];
+        refused(e, &o, HY_BAD_INPUT, i < 3 ? "is for engines that were opened with drafts" : "the method is coupled");
+    }
+    o = good;
     o.sampling.stop = empty, o.sampling.stop_count = 2;
     refused(e, &o, HY_BAD_INPUT, "stop has an empty string");
     o = good, o.sampling.allowed_ids = ids, o.sampling.allowed_count = 2;

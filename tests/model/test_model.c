@@ -259,6 +259,18 @@ static void test_tokenizer(void **state)
     OK(hy_detokenize(m, ids.data, ids.count, true, &text, &err));
     assert_string_equal(text, "abz\n");
     free(text);
+    text = (char *)8;
+    static const int32_t outside[] = {-5, INT32_MIN, 513, INT32_MAX};
+    hy_model_info info;
+    hy_model_describe(m, &info);
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        int32_t bad[] = {'a', outside[i] == 513 ? info.vocab : outside[i]};
+        assert_int_equal(hy_detokenize(m, bad, 2, true, &text, &err), HY_BAD_INPUT);
+        assert_non_null(strstr(err.message, "at place 1 is outside 0 .. "));
+        assert_ptr_equal(text, (char *)8); /* untouched */
+    }
+    OK(hy_detokenize(m, (int32_t[]){info.vocab - 1}, 1, true, &text, &err)); /* padding */
+    free(text);
     OK(hy_detokenize(m, NULL, 0, true, &text, &err));
     assert_string_equal(text, "");
     free(text);
