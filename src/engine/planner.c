@@ -86,7 +86,7 @@ static void sweep_one(hy_engine *e, hy_request *r, double now, bool all)
     } else if (r->deadline > 0 && now >= r->deadline) {
         hy_error error;
         error_set(&error, HY_LATE, "the deadline of %.3g seconds passed after %d tokens of the answer",
-                  r->deadline - r->submitted, r->output_count);
+                  r->deadline - r->asked, r->output_count);
         end_request(e, r, HY_FINISH_ERROR, &error);
     }
 }

@@ -311,6 +311,28 @@ static void test_refusals(void **state)
     close_engine();
 }
 
+static bool keep_error(void *user, const hy_event *event)
+{
+    if (event->error) *(hy_error *)user = *event->error;
+    return true;
+}
+
+/* What was asked for is told, and not what was left of it when the request came here. */
+static void test_deadline_is_told_as_asked(void **state)
+{
+    (void)state;
+    hy_error why = {0};
+    engine_start((hy_engine_options){.max_num_seqs = 1});
+    hy_request_options o = options(prompt, 20, 1900);
+    o.deadline_s = 2.5, o.waited_s = 2.4999, o.on_event = keep_error, o.user = &why;
+    atomic_store(&fake.delay_us, 2000);
+    hy_request *r = submit(o);
+    assert_int_equal(hy_request_wait(r), HY_LATE);
+    if (!strstr(why.message, "the deadline of 2.5 seconds passed")) fail_msg("%s", why.message);
+    hy_request_close(r);
+    close_engine();
+}
+
 static void test_deadlines(void **state)
 {
     (void)state;
@@ -450,7 +472,7 @@ int main(void)
         TEST(test_apart),         TEST(test_turns),
         TEST(test_rendered),      TEST(test_preemption),
         TEST(test_priority),      TEST(test_refusals),
-        TEST(test_deadlines),     TEST(test_a_leader_is_cancelled),
+        TEST(test_deadline_is_told_as_asked), TEST(test_deadlines),     TEST(test_a_leader_is_cancelled),
         TEST(test_a_failed_step), TEST(test_cancel_at_every_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
