@@ -29,6 +29,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/cores.h"
@@ -313,9 +314,10 @@ hy_status threads_open_pinned(int count, threads_pin pin, threads **out, hy_erro
     hy_status status = HY_OK;
     for (int i = 1; i < count && status == HY_OK; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .number = i};
-        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0)
-            status =
-                error_set(err, HY_FAILED, "could not start thread %d of %d: give a smaller --threads", i + 1, count);
+        int reason = pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]);
+        if (reason != 0)
+            status = error_set(err, HY_FAILED, "could not start thread %d of %d: %s; give a smaller --threads", i + 1,
+                               count, strerror(reason));
         else
             pool->count = i + 1;
     }

@@ -5,7 +5,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -195,6 +199,32 @@ static void stopping(void **state)
         }
 }
 
+/* What the system says when it gives no thread: in a child, as a user whom the limit of processes binds. */
+static void refused_by_the_system(void **state)
+{
+    (void)state;
+    int ends[2], how = 0;
+    char said[400] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        threads *pool = NULL;
+        hy_error err = {0};
+        bool bound = setrlimit(RLIMIT_NPROC, &(struct rlimit){0, 0}) == 0 && (getuid() != 0 || setuid(65534) == 0);
+        bool right = bound && threads_open(2, &pool, &err) == HY_FAILED;
+        right = right && write(ends[1], err.message, strlen(err.message)) > 0;
+        _exit(!bound ? 77 : right ? 0 : 1);
+    }
+    close(ends[1]);
+    ssize_t n = read(ends[0], said, sizeof said - 1);
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &how, 0), child);
+    if (WIFEXITED(how) && WEXITSTATUS(how) == 77) skip();
+    assert_true(n > 0 && WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    if (!strstr(said, strerror(EAGAIN))) fail_msg("%s", said);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +233,7 @@ int main(void)
         cmocka_unit_test(waits_for_the_slowest),
         cmocka_unit_test(opening_and_closing),
         cmocka_unit_test(stopping),
+        cmocka_unit_test(refused_by_the_system),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
