@@ -442,40 +442,71 @@ static bool read_float(const jinja_value *v, double *out)
     return true;
 }
 
-static bool float_to_int(double d, int64_t *out)
+/* What a value is as a whole number: none, one, or one that 64 bits do not hold. */
+typedef enum whole_kind {
+    WHOLE_NONE,
+    WHOLE_READ,
+    WHOLE_LARGE,
+} whole_kind;
+
+static bool are_digits(const char *s, size_t length, int64_t base)
 {
-    if (!(d > -9.2e18 && d < 9.2e18)) return false;
-    *out = (int64_t)d;
+    for (size_t i = 0; i < length; i++) {
+        int c = (unsigned char)s[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'z' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'Z' ? c - 'A' + 10
+                                           : 36;
+        if (c != '_' && digit >= base) return false;
+    }
     return true;
 }
 
-static bool read_int(const jinja_value *v, int64_t base, int64_t *out)
+/* Whether a text is a whole number but for its length: `begin` without leading zeros, and the rest of it. */
+static whole_kind long_whole(const char *begin, size_t n, const char *rest, size_t length, int64_t base)
+{
+    size_t at = begin[0] == '+' || begin[0] == '-';
+    bool hex = (base == 16 || base == 0) && begin[at] == '0' && (begin[at + 1] == 'x' || begin[at + 1] == 'X');
+    if (hex || (base == 2 && at == 0 && strncmp(begin, "0b", 2) == 0)) at += 2;
+    if (base == 0) base = hex ? 16 : 10;
+    return are_digits(begin + at, n - at, base) && are_digits(rest, length, base) ? WHOLE_LARGE : WHOLE_NONE;
+}
+
+static whole_kind whole_of_text(const char *s, size_t length, int64_t base, int64_t *out)
+{
+    char text[80], *rest;
+    size_t n = 0;
+    jinja_strip(&s, &length, NULL, true, true);
+    for (size_t i = 0; i < length; i++) {
+        bool leads = n == 0 || (n == 1 && strchr("+-", text[0]));
+        if (s[i] == '_' || (base && leads && s[i] == '0' && i + 1 < length && strchr("0123456789_", s[i + 1])))
+            continue;
+        /* So many digits are too many in any base. */
+        if (n == sizeof text - 1) return long_whole(text, n, s + i, length - i, base);
+        text[n++] = s[i];
+    }
+    text[n] = 0;
+    errno = 0;
+    const char *digits = base == 2 && strncmp(text, "0b", 2) == 0 ? text + 2 : text;
+    *out = strtoll(digits, &rest, (int)base);
+    if (rest == digits || rest != text + n || jinja_is_space((unsigned char)*digits)) return WHOLE_NONE;
+    return errno ? WHOLE_LARGE : WHOLE_READ;
+}
+
+static whole_kind read_int(const jinja_value *v, int64_t base, int64_t *out)
 {
     double real;
-    char text[80], *rest;
+    whole_kind kind = WHOLE_NONE;
     if (jinja_is_whole(v)) {
         *out = jinja_whole(v);
-        return true;
+        return WHOLE_READ;
     }
-    if (v->type == JINJA_STRING) {
-        const char *s = v->text;
-        size_t length = v->length;
-        jinja_strip(&s, &length, NULL, true, true);
-        if (length && length < sizeof text) {
-            size_t n = 0;
-            for (size_t i = 0; i < length; i++)
-                if (s[i] != '_') text[n++] = s[i];
-            text[n] = 0;
-            errno = 0;
-            const char *digits = base == 2 && (strncmp(text, "0b", 2) == 0) ? text + 2 : text;
-            long long whole = strtoll(digits, &rest, (int)base);
-            if (rest != digits && !*rest && !errno && !jinja_is_space((unsigned char)*digits)) {
-                *out = whole;
-                return true;
-            }
-        }
-    }
-    return read_float(v, &real) && float_to_int(real, out);
+    if (v->type == JINJA_STRING) kind = whole_of_text(v->text, v->length, base, out);
+    if (kind != WHOLE_NONE || !read_float(v, &real) || isnan(real)) return kind;
+    if (isinf(real)) return v->type == JINJA_STRING ? WHOLE_NONE : WHOLE_LARGE; /* as Python: a text is the default */
+    if (!(real >= -0x1p63 && real < 0x1p63)) return WHOLE_LARGE;
+    *out = (int64_t)real;
+    return WHOLE_READ;
 }
 
 static bool filter_int(jinja_run *r, const jinja_value *in, const jinja_args *args, jinja_value *out)
@@ -487,10 +518,11 @@ static bool filter_int(jinja_run *r, const jinja_value *in, const jinja_args *ar
     if (in->type == JINJA_UNDEFINED) return jinja_fail_undefined(r, in);
     if (base != 0 && (base < 2 || base > 36))
         return jinja_fail(r, HY_BAD_INPUT, "int: a base of 2 to 36 or 0 is wanted");
-    if (read_int(in, base, &value))
-        *out = jinja_int(value);
-    else
-        *out = slots[0].type ? slots[0] : jinja_int(0);
+    switch (read_int(in, base, &value)) {
+    case WHOLE_READ: *out = jinja_int(value); break;
+    case WHOLE_NONE: *out = slots[0].type ? slots[0] : jinja_int(0); break;
+    case WHOLE_LARGE: return jinja_fail(r, HY_BAD_INPUT, "int: a whole number is outside of 64 bits");
+    }
     return true;
 }
 
@@ -514,10 +546,9 @@ static bool filter_abs(jinja_run *r, const jinja_value *in, const jinja_args *ar
     if (in->type == JINJA_UNDEFINED) return jinja_fail_undefined(r, in);
     if (!jinja_is_number(in))
         return jinja_fail(r, HY_BAD_INPUT, "bad operand type for abs(): '%s'", jinja_type_name(in));
-    if (in->type == JINJA_FLOAT)
-        *out = jinja_float(fabs(in->real));
-    else
-        *out = jinja_int(jinja_whole(in) == INT64_MIN ? INT64_MAX : llabs(jinja_whole(in)));
+    if (in->type != JINJA_FLOAT && jinja_whole(in) == INT64_MIN)
+        return jinja_fail(r, HY_BAD_INPUT, "abs: a whole number is outside of 64 bits");
+    *out = in->type == JINJA_FLOAT ? jinja_float(fabs(in->real)) : jinja_int(llabs(jinja_whole(in)));
     return true;
 }
 

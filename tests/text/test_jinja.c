@@ -69,6 +69,19 @@ static void refuses(const char *text, const char *want)
     jinja_free(t);
 }
 
+static void renders(const char *text, const char *want)
+{
+    jinja *t = NULL;
+    hy_error err = {0};
+    buffer out = {0};
+    hy_status s = jinja_compile(text, strlen(text), "name.jinja", &t, &err);
+    if (!s) s = jinja_render(t, NULL, NULL, &out, &err);
+    if (s) fail_msg("%s: %s", text, err.message);
+    assert_string_equal(out.data, want);
+    buffer_free(&out);
+    jinja_free(t);
+}
+
 /* FNV-1a, folded: as the index of a dict has it. */
 static uint64_t slot_of(const char *s)
 {
@@ -136,6 +149,24 @@ static void test_whole_numbers_at_their_end(void **state)
 {
     (void)state;
     refuses("{{ 9223372036854775807|round(-19) }}", "outside of 64 bits");
+    refuses("{{ (-9223372036854775807 - 1)|abs }}", "abs: a whole number is outside of 64 bits");
+    static const char *const large[] = {"'9' * 400", "'-' ~ '9' * 400", "'9223372036854775808'", "' -9223372036854775809 '", "1e300", "-1e19",
+                                        "'1e300'", "'1_' * 40 ~ '1'", "9223372036854775808.0"};
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        char text[80];
+        snprintf(text, sizeof text, "{{ (%s)|int }}", large[i]);
+        refuses(text, "int: a whole number is outside of 64 bits");
+    }
+    refuses("{{ ('f' * 100)|int(0, 16) }}", "outside of 64 bits");
+    refuses("{{ ('0x' ~ 'f' * 100)|int(0, 16) }}", "outside of 64 bits");
+    refuses("{{ ('-0x' ~ 'f' * 100)|int(0, 0) }}", "outside of 64 bits");
+    refuses("{{ ('0b' ~ '1' * 100)|int(0, 2) }}", "outside of 64 bits");
+    refuses("{{ ('1' * 64)|int(0, 2) }}", "outside of 64 bits");
+    renders("{{ ('0' * 400 ~ '7')|int }} {{ ('-' ~ '0' * 90 ~ '12')|int }} {{ ('x' * 400)|int(3) }} {{ ('9' * 400 ~ 'x')|int }} {{ ('x' ~ '9' * 400)|int }} "
+            "{{ ('0x' ~ '9' * 400)|int }}", "7 -12 3 0 0 0");
+    renders("{{ '-9223372036854775808'|int }} {{ '9223372036854775807'|int }} {{ 'inf'|int }} {{ '0'|int }} {{ '00'|int }} {{ '-0'|int }} "
+            "{{ '0x1f'|int(base=16) }} {{ '0b101'|int(base=2) }} {{ '0x'|int(8) }} {{ ''|int(9) }} {{ '4.7'|int }} {{ '0_1'|int }}",
+            "-9223372036854775808 9223372036854775807 0 0 0 0 31 5 8 9 4 1");
     refuses("{% if 'abcdefghijkl'|truncate(9223372036854775807) == 'abcdefghijkl' %}{{ whole.x }}{% endif %}", "'whole' is undefined");
 }
 
