@@ -39,7 +39,10 @@ int cmd_synth(int argc, char **argv)
         {"layers", "N", "only N layers of the geometry (default all)", &layers, CLI_INT},
         {"dense-layers", "K", "of these, K with a dense feed-forward (default: as the first N have)", &dense, CLI_INT},
         {"drafter", NULL, "with a drafter in DST/dspark, or --no-drafter (default: with m31)", &drafter, CLI_SWITCH},
-        {"holes", NULL, "files of full size without data: they take no space and read as zeros", &o.holes, CLI_FLAG},
+        {"holes", NULL,
+         "files of full size without data, to try plan, inspect and opening at that size: they take no space and read "
+         "as zeros",
+         &o.holes, CLI_FLAG},
         {"shard-size", "SIZE", "largest file (default 5.25GB)", &shard, CLI_SIZE},
     };
     int code =

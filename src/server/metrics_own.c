@@ -74,7 +74,9 @@ static void write_connections(exposition *e, const http_totals *t)
     exposition_sample(e, (double)t->incoming, "direction", "in", NULL);
     exposition_sample(e, (double)t->outgoing, "direction", "out", NULL);
     one(e, EXPOSITION_COUNTER, "hayate:http_connections_accepted", "Connections that were taken.", (double)t->accepted);
-    COUNTER("hayate:http_shed", "Connections that were cut off or turned away, by why.");
+    COUNTER("hayate:http_shed", "What was cut off or turned away, by why: connections over the limit, too slow or with "
+                                "too large a backlog; malformed: requests answered 4xx before a handler saw them "
+                                "(broken HTTP, too large, no such path, no key).");
     exposition_sample(e, (double)t->turned_away, "reason", "limit", NULL);
     exposition_sample(e, (double)t->too_slow, "reason", "slow", NULL);
     exposition_sample(e, (double)t->malformed, "reason", "malformed", NULL);

@@ -4,6 +4,7 @@
     test_gpu_results.py BUILD/hayate
 """
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -50,13 +51,19 @@ def write(path, text):
 
 class Results(unittest.TestCase):
     def run_tool(self, folder, *args, code=1):
-        done = subprocess.run([TOOL, "--build", folder, "--out", folder / "out", *args], cwd=folder, capture_output=True,
-                              timeout=100)
+        done = self.start(folder, *args, env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"})
         self.assertEqual(done.returncode, code, done.stderr.decode() + done.stdout.decode())
         return done.stdout.decode()
 
+    @staticmethod
+    def start(folder, *args, env):
+        return subprocess.run([TOOL, "--build", folder, "--out", folder / "out", *args], cwd=folder, capture_output=True,
+                              timeout=100, env=env)
+
     def make(self, folder):
         folder = pathlib.Path(folder)
+        (folder / "bin").mkdir()
+        write(folder / "bin/nvidia-smi", "#!/bin/sh\nexit 0\n")
         (folder / "tests").mkdir()
         (folder / "models/m3-nano").mkdir(parents=True)
         write(folder / "hayate", HAYATE)
@@ -107,6 +114,17 @@ class Results(unittest.TestCase):
             self.run_tool(folder, "--only", "eval,bench decode slice", code=0)
             step = json.loads((folder / "out/gpu-results.json").read_text())["steps"][0]
             self.assertEqual((step["name"], step["command"][3:5]), ("bench decode slice", ["m3.1-flash", "--load-format"]))
+
+    def test_no_gpu(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = self.make(name)
+            (folder / "bin/nvidia-smi").unlink()
+            (folder / "bin/python3").symlink_to(sys.executable)
+            done = self.start(folder, env={"PATH": f"{folder}/bin"})
+            self.assertEqual((done.returncode, done.stdout), (1, b""), done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(b"there is no nvidia-smi", done.stderr)
+            self.assertFalse((folder / "out").exists())
 
     def test_refused(self):
         with tempfile.TemporaryDirectory() as name:
