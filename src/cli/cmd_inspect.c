@@ -625,6 +625,7 @@ int cmd_inspect(int argc, char **argv)
     char folder[FIND_PATH_SIZE];
     hy_status s = find_model(places[0], NULL, folder, &err);
     if (s == HY_OK) s = checkpoint_open(folder, &c, &err);
+    if (s == HY_OK) checkpoint_warn_draft(c);
     if (s == HY_OK && count == 2)
         code = print_one(c, places[1]);
     else if (s == HY_OK)

@@ -93,6 +93,9 @@ class SpeculationTest(unittest.TestCase):
             self.assertEqual(len(p.stderr.splitlines()), 1, p.stderr)
             self.assertEqual(p.stdout, "")
             self.assertEqual(generate(model=broken, config={"model": NANO + "/dspark"}).returncode, 0)
+            for command in (("inspect", broken), ("plan", broken, "--memory", "8GB")):
+                p = run(*command)
+                self.assertEqual((p.returncode, p.stderr.count("is left out")), (0, 1), p.stderr)
             shutil.rmtree(drafter) if os.path.isdir(drafter) else os.remove(drafter)
 
     def test_one_line_for_damaged_weights_of_the_drafter(self):
