@@ -115,7 +115,7 @@ typedef struct few_form {
 } few_form;
 
 static const struct {
-    few_form form[3];
+    few_form form[3]; /* as many as have names */
     int slices; /* K is a multiple of */
     int stage, gap;
 } few[] = {
@@ -125,8 +125,7 @@ static const struct {
                      PROJECT_SLICES *FEW_LINE / 2,
                      FEW_STAGE_BF16,
                      FEW_GAP_BF16},
-    [KERNEL_MXFP8] = {{{"project_few_mxfp8_24", "glu_few_mxfp8_24", 2, 4},
-                       {"project_few_mxfp8_23", "glu_few_mxfp8_23", 2, 3},
+    [KERNEL_MXFP8] = {{{"project_few_mxfp8_32", "glu_few_mxfp8_32", 3, 2},
                        {"project_few_mxfp8_14", "glu_few_mxfp8_14", 1, 4}},
                       PROJECT_SLICES *FEW_LINE,
                       FEW_STAGE_MXFP8,
@@ -144,7 +143,7 @@ static const few_form *few_of(const ops_step *step, const kernel_weight *w, int3
 {
     if (count > FEW_ROWS || (w->format != KERNEL_BF16 && w->format != KERNEL_MXFP8) || w->cols % few[w->format].slices)
         return NULL;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3 && few[w->format].form[i].name; i++) {
         const few_form *form = &few[w->format].form[i];
         if (form->teams == 1 && step->slice_sums) break; /* a block for a slice is faster than one team */
         if (few_shared(w->format, form, w->cols, count) <= step->backend->info.shared) return form;

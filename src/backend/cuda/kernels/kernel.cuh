@@ -131,13 +131,14 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #define BLOCK_SYNC() __syncthreads()
 #define WARP_SYNC() __syncwarp()
 
-/* Where driver.c allows it, a kernel's blocks come onto the GPU when all of the one before are on it, and wait here until
- * that one has ended and what it wrote can be seen: the way to the GPU is then behind them. */
+/* Where driver.c allows it, a kernel's blocks come onto the GPU when all of the one before are past this, and wait here until
+ * that one has ended and what it wrote can be seen: the way to the GPU is then behind them. The next kernel is let on behind the
+ * wait: before it, several kernels came at once and took each other's places, and a step of one row took 8 % longer. */
 DEVICE void follow()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

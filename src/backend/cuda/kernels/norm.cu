@@ -103,5 +103,15 @@ KERNEL(embed, embed_args)
     float *x = a.x + (int64_t)blockIdx.x * n;
     bool there = !a.sequence || a.sequence[blockIdx.x] >= 0;
     int64_t token = there ? a.token[blockIdx.x] : 0;
-    for (int32_t i = (int32_t)threadIdx.x; i < n; i += EMBED_BLOCK) x[i] = there ? weight_value(&a.table, token, i) : 0.0f;
+    enum { AT_ONCE = 8 }; /* readings of a thread that are on their way together */
+    for (int32_t first = (int32_t)threadIdx.x; first < n; first += AT_ONCE * EMBED_BLOCK) {
+        float value[AT_ONCE];
+        UNROLL for (int j = 0; j < AT_ONCE; j++)
+        {
+            int32_t i = first + j * EMBED_BLOCK;
+            value[j] = there && i < n ? weight_value(&a.table, token, i) : 0.0f;
+        }
+        UNROLL for (int j = 0; j < AT_ONCE; j++)
+            if (first + j * EMBED_BLOCK < n) x[first + j * EMBED_BLOCK] = value[j];
+    }
 }

@@ -1,7 +1,7 @@
 /*
  * Projections of at most eight rows: the sums of project.cuh, bit for bit, from weights that never stop coming.
  *
- *     block   persistent, one a multiprocessor: one or two teams of eight warps. A team has a tile of 16 outputs (with GLU 8 of
+ *     block   persistent, one a multiprocessor: up to three teams of eight warps. A team has a tile of 16 outputs (with GLU 8 of
  *             gate and 8 of up) at a time, warp i of it slice i of K; partial sums meet in shared memory, two turns of them, so
  *             that one barrier a tile is enough
  *     weights a ring of STAGES stages in shared memory for each warp, which fills its own by copy_async, past tiles' ends: 128
@@ -14,8 +14,9 @@
  *
  * Bound: the memory's bandwidth. Instructions of a stage of mxfp8 are 245 a warp as nvcc 13.0 compiles them, where the memory
  * brings one in 108 cycles of a multiprocessor: 2.3 of 4 a cycle. On an H200, of 4,475 GB/s: a bf16 head of 200,064 outputs
- * 99 % with one row and 97 % with eight; behind a norm each, mxfp8 of 2 * 12,288 outputs 86 and 80 %, of 9,856 72 and 62 % (19.3 us,
- * of which about 4 are the way from one kernel to the next), 6,144 outputs of 8,192 inputs 70 % with one row.
+ * 99 % with one row and 97 % with eight; mxfp8 of 6,144 outputs of 8,192 inputs 16 us beside a launch of nothing, where the bytes
+ * take 11.8. With all of these weights in the second-level cache it takes as long: instructions are what it waits for. Halves of
+ * tiles in the last round, so that all teams end together, changed nothing.
  */
 #ifndef HAYATE_BACKEND_CUDA_PROJECT_FEW_CUH
 #define HAYATE_BACKEND_CUDA_PROJECT_FEW_CUH
@@ -239,7 +240,8 @@ template <int FORMAT, bool GLU, int TEAMS, int STAGES> DEVICE void project_few(c
 #undef FEW_COPY
 }
 
-/* The kernels of a format, by teams and stages; of two teams as many registers as leave room for a norm beside them. */
+/* The kernels of a format, by teams and stages. Three teams for mxfp8, whose instructions want more warps than two teams are: a
+ * step of one row of 20 layers takes 3.38 ms with three and two stages, 3.43 with two and four. */
 #define PROJECT_FEW(name, format, teams, stages)                                                                      \
     KERNEL_AHEAD_OF(project_few_##name, project_args, FEW_BOUND(teams), 1)                                            \
     {                                                                                                                 \
