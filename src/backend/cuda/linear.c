@@ -116,7 +116,7 @@ typedef struct few_form {
 
 static const struct {
     few_form form[3]; /* as many as have names */
-    int slices; /* K is a multiple of */
+    int slices;       /* K is a multiple of */
     int stage, gap;
 } few[] = {
     [KERNEL_BF16] = {{{"project_few_bf16_24", "glu_few_bf16_24", 2, 4},
