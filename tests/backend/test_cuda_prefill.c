@@ -85,7 +85,7 @@ static void free_outcome(outcome *o)
     free(o->scores), free(o->blocks), free(o->attention), free(o->dense);
 }
 
-typedef enum form { OTHERS, ROWS_STAY, BLOCKS_STAY } form; /* which kernels */
+typedef enum form { OTHERS, ROWS_STAY, BLOCKS_STAY, PACKED } form; /* which kernels */
 
 /* Scores, choice and attention of layer 1, and attention of layer 0, which is dense, from values that depend on
  * sequence and position alone. */
@@ -102,7 +102,8 @@ static outcome run_rows(const bench *b, const step_rows *rows, form which)
         for (size_t i = 0; i < index_q; i++) index[(size_t)t * index_q + i] = bf16_round(random_normal());
     }
     if (b->ops == &ops_cuda) {
-        b->backend->options.gpu_wgmma_rows = which != OTHERS;
+        b->backend->options.gpu_wgmma_rows = which == ROWS_STAY || which == BLOCKS_STAY;
+        b->backend->prefill_pairs_rows = which == PACKED ? 1 : INT32_MAX;
         b->backend->prefill_alike = which == ROWS_STAY;
     }
     b->ops->begin(b->step, b->cache, &rows->ops);
@@ -263,6 +264,59 @@ static void odd_sizes(void **state)
     assert_true(worst_scores <= 1e-5f);
 }
 
+/* Packed blocks give the bits of a row at a time: of rows of several sequences and chunks, with padding, values that some
+ * rows do not see, scales of all kinds, and more blocks than there is room for at once. */
+static void packed(void **state)
+{
+    (void)state;
+    static const struct {
+        int per_group, kv_heads, top;
+    } models[] = {{16, 2, 16}, {5, 1, 7}};
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+        model_kind kind = {.layers = 2, .hidden = 32, .heads = models[k].kv_heads * models[k].per_group,
+                           .kv_heads = models[k].kv_heads, .head_dim = 128, .index_dim = 128, .index_top = models[k].top,
+                           .rotary_dim = 8, .experts = 2, .per_token = 1, .expert_width = 32, .shared_width = 16,
+                           .dense_width = 16, .vocab = 9, .linear = WEIGHT_BF16, .expert = WEIGHT_BF16};
+        random_model m;
+        bench b;
+        step_rows rows;
+        hy_error err = {0};
+        ops_limits limits = {.rows = MAX_ROWS, .logit_rows = MAX_ROWS, .positions = TABLE * CACHE_BLOCK};
+        random_state = 21 + k;
+        random_model_make(&m, &kind);
+        bench_open(&b, &ops_cuda, &m, CACHE_NVFP4, CACHE_NVFP4, (ops_options){0}, 1);
+        b.backend->prefill_pairs_rows = 1;
+        b.ops->step_close(b.step);
+        check(b.ops->step_open(b.backend, &limits, &b.step, &err), &err);
+        rows_open(&rows);
+        rows_add(&rows, 0, 20 * CACHE_BLOCK - 7, 40, 9);
+        rows_add(&rows, -1, 0, 2, 9);
+        rows_add(&rows, 1, 0, 10, 9);
+        rows_add(&rows, 2, 15 * CACHE_BLOCK + 60, 12, 9);
+        random_blocks(&b);
+        plant_nan(&b, &rows, 0, 20 * CACHE_BLOCK + 3, false);
+        plant_nan(&b, &rows, 0, 20 * CACHE_BLOCK + 33, true);
+        plant_nan(&b, &rows, 2, 15 * CACHE_BLOCK + 72, true);
+        const cache_layout *l = &b.layout; /* negative scales, the least and the largest */
+        uint8_t *row = malloc(l->row_bytes), *layer = row + l->main_offset[1];
+        b.ops->cache_read(b.cache, rows.table[5], 0, l->row_bytes, row);
+        for (size_t i = 0; i < 1024; i++)
+            layer[l->k_scales + i] = layer[l->v_scales + i] = (uint8_t)(i * 37 % 0x7F | (i % 11 ? 0 : 0x80));
+        b.ops->cache_write(b.cache, rows.table[5], 0, l->row_bytes, row);
+        free(row);
+        outcome other = run_rows(&b, &rows, OTHERS), ours = run_rows(&b, &rows, PACKED);
+        size_t n = (size_t)rows.ops.count * (size_t)(kind.heads * kind.head_dim);
+        int64_t bits = differing(ours.attention, other.attention, n);
+        printf("# %lld of %zu values have other bits than one row's\n", (long long)bits, n);
+        assert_int_equal(bits, 0);
+        free_outcome(&other), free_outcome(&ours);
+        bench_close(&b);
+        random_model_free(&m);
+    }
+    if (cuda_test_on_gpu) return;
+    assert_true(cuda_emulated_launches("hy_prefill_pairs"));
+}
+
 /* ---- Lists the other way round ----------------------------------------------------------------------------------- */
 
 /* Which rows take a block, bits and counts and the work list, beside loops over the lists. */
@@ -395,6 +449,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_others),
         cmocka_unit_test(odd_sizes),
+        cmocka_unit_test(packed),
         cmocka_unit_test(inversion),
         cmocka_unit_test(follows_the_rows),
     };

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "backend/cuda/kernels/prefill.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "checkpoint/tensor.h"
@@ -52,6 +53,7 @@ static hy_status cuda_open(const ops_model *model, const ops_options *options, o
     if (status == HY_OK) {
         b->gpu->calls->info(b->gpu, &b->info);
         cuda_wgmma_settle(b);
+        b->prefill_pairs_rows = PREFILL_PAIRS_BLOCKS * b->info.processors;
         status = cuda_weights_open(b, err);
     }
     if (status == HY_OK) status = b->gpu->calls->wait(b->gpu, err);

@@ -9,9 +9,11 @@
  * together, for which the first form's bound is 450 TFLOP/s, which nobody has measured; the second one's is near 300
  * whatever they take, of which 113 to 117 are reached on an H200 with lists at random (prefill_blocks.cu).
  *
- * A row at a time, which is what decoding does (attend_decode.cu), reaches 163 to 166 there. So lists come here with
- * --gpu-wgmma-rows 1 alone, which keeps both forms tested; block scores, which are five times as fast here, come
- * wherever rows stand in long runs.
+ * Both are tested with --gpu-wgmma-rows 1, and taken with it alone, as a third form is faster with lists that do not
+ * agree: a row at a time with mma.sync, as in decoding, but of blocks that are packed first (prefill_pairs.cu), of
+ * NVFP4 and of any GPU. 194 TFLOP/s there, without packing 140 to 170. It is taken where a step's rows fill the GPU and
+ * use each block of their sequences often. Block scores, which are five times as fast on warpgroups, come wherever rows
+ * stand in long runs.
  */
 #include "backend/cuda/cuda.h"
 
@@ -37,6 +39,8 @@ struct cuda_prefill {
     float *partials;     /* [PREFILL_ALIVE, PREFILL_WAVE, top, PREFILL_PARTIAL] */
     int32_t keys;        /* that there is room for */
     int32_t waves;
+    uint8_t *packed; /* [packed_keys, PREFILL_PACKED] of one KV head */
+    int32_t packed_keys;
 };
 
 /* ---- What it is for ---------------------------------------------------------------------------------------------- */
@@ -69,6 +73,13 @@ static bool has_lists(const ops_model *m)
            m->heads / m->kv_heads <= PREFILL_HEADS;
 }
 
+/* Is there one with packed blocks, and may a step have so many rows that they fill the GPU? */
+static bool has_pairs(const ops_backend *b, const ops_limits *limits)
+{
+    return has_lists(b->model) && b->options.read == READBACK_EXACT && b->info.shared >= PREFILL_PAIRS_SHARED &&
+           limits->rows >= b->prefill_pairs_rows;
+}
+
 /* Waves of one inversion. */
 static int32_t most_waves(const ops_model *m)
 {
@@ -82,20 +93,25 @@ hy_status cuda_prefill_open(ops_step *step, hy_error *err)
     static const char what[] = "the selection of many rows and partial results of attention";
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
-    if (!possible(b) || b->options.gpu_wgmma_rows != 1 || !has_lists(m)) return HY_OK;
+    bool lists = possible(b) && b->options.gpu_wgmma_rows == 1 && has_lists(m), pairs = has_pairs(b, &step->limits);
+    if (!lists && !pairs) return HY_OK;
     struct cuda_prefill *p = step->prefill = memory_zeroed(1, sizeof *p);
     if (!p) return error_memory(err, what, sizeof *p);
+    p->packed_keys = step->max_blocks;
+    hy_status status = HY_OK;
+    if (pairs) status = cuda_step_alloc(step, (size_t)p->packed_keys, PREFILL_PACKED, "packed blocks", &p->packed, err);
+    if (status != HY_OK || !lists) return status;
     int32_t alive = PREFILL_ALIVE * PREFILL_WAVE, most = most_waves(m);
     p->waves = (step->limits.rows + PREFILL_WAVE - 1) / PREFILL_WAVE;
     if (p->waves > most) p->waves = most;
     p->keys = step->max_blocks > PREFILL_KEYS_LEAST ? step->max_blocks : PREFILL_KEYS_LEAST;
-    size_t lists = (size_t)p->waves * (size_t)m->kv_heads, places = lists * (size_t)(PREFILL_WAVE * m->index_top);
-    hy_status status = cuda_step_alloc(step, lists * ((size_t)p->keys * (PREFILL_WAVE / 32 + 2) + 2) + 6,
-                                       sizeof(uint32_t), what, &p->takes, err);
+    size_t all = (size_t)p->waves * (size_t)m->kv_heads, places = all * (size_t)(PREFILL_WAVE * m->index_top);
+    status = cuda_step_alloc(step, all * ((size_t)p->keys * (PREFILL_WAVE / 32 + 2) + 2) + 6, sizeof(uint32_t), what,
+                             &p->takes, err);
     if (status == HY_OK) status = cuda_step_alloc(step, places, sizeof *p->items, what, &p->items, err);
     if (status == HY_OK) status = cuda_step_alloc(step, places, sizeof *p->takers, what, &p->takers, err);
     if (status == HY_OK) status = cuda_step_alloc(step, 2, sizeof *p->alike, what, &p->alike, err);
-    if (status == HY_OK) status = cuda_step_alloc(step, 2 * lists, sizeof *p->totals, what, &p->totals, err);
+    if (status == HY_OK) status = cuda_step_alloc(step, 2 * all, sizeof *p->totals, what, &p->totals, err);
     if (status == HY_OK)
         status = cuda_step_alloc(step, (size_t)(alive * m->index_top) * PREFILL_PARTIAL, sizeof(float), what,
                                  &p->partials, err);
@@ -165,18 +181,18 @@ static void rows_stay(ops_step *step, int layer)
     prefill_launch(step, "rows", args.cache.main, grid, PREFILL_THREADS, prefill_rows_shared(), &args, sizeof args);
 }
 
-/* Rows from `first` on that one inversion takes: as many waves, runs and keys as there is room for. */
-static void next_rows(const ops_step *step, int32_t first, prefill_lists *l)
+/* Rows from `first` on, `most` at most, that one inversion or packing takes: as many runs and keys as there is room
+ * for. */
+static void next_rows(const ops_step *step, int32_t first, int32_t most, int32_t most_keys, prefill_lists *l)
 {
     const ops_rows *rows = &step->rows;
-    int32_t stop = first + step->prefill->waves * PREFILL_WAVE;
-    if (stop > rows->count) stop = rows->count;
+    int32_t stop = most < rows->count - first ? first + most : rows->count;
     l->first = first, l->count = l->keys = l->runs = 0;
     for (int32_t t = first; t < stop;) {
         int32_t end = t + 1;
         while (end < stop && rows->sequence[end] == rows->sequence[t]) end++;
         int32_t keys = rows->sequence[t] < 0 ? 0 : rows->position[end - 1] / CACHE_BLOCK + 1;
-        if (l->runs == PREFILL_RUNS || l->keys + keys > step->prefill->keys) break;
+        if (l->runs == PREFILL_RUNS || l->keys + keys > most_keys) break;
         l->run_row[l->runs] = t, l->run_key[l->runs++] = l->keys;
         l->keys += keys;
         l->count = end - first;
@@ -215,7 +231,7 @@ static void blocks_stay(ops_step *step, int layer)
     prefill_lists *l = &args.lists;
     int most = 8 * b->info.processors; /* thread blocks that take what comes */
     for (int32_t first = 0; first < step->rows.count; first += l->count) {
-        next_rows(step, first, l);
+        next_rows(step, first, p->waves * PREFILL_WAVE, p->keys, l);
         int64_t lists = (int64_t)l->waves * l->heads, words = lists * l->keys,
                 places = (int64_t)l->count * l->heads * l->top;
         int64_t queries = (int64_t)l->count * m->heads * 4, zeros = (words * (WORDS + 1) + 2 * lists + 2) / 4 + 1;
@@ -232,6 +248,52 @@ static void blocks_stay(ops_step *step, int layer)
         int grid[2] = {places < b->info.processors ? (int)places : b->info.processors, 1};
         prefill_launch(step, "blocks", args.cache.main, grid, PREFILL_BLOCKS_THREADS, prefill_blocks_shared(), &args,
                        sizeof args);
+    }
+}
+
+/* Does the step have so many rows, and do they use a block so often, that packing it costs less than it saves? Packing
+ * costs about as much as a use (H200: 11 us for 512 blocks), and saves 15 % of each. */
+static bool pairs_pay(const ops_step *step)
+{
+    enum { USES = 8 };
+    const ops_backend *b = step->backend;
+    const ops_rows *rows = &step->rows;
+    int64_t keys = 0;
+    if (!step->prefill || !step->prefill->packed || step->cache->layout.main != CACHE_NVFP4) return false;
+    if (rows->count < b->prefill_pairs_rows || b->options.gpu_wgmma_rows == 1) return false;
+    for (int32_t t = 0; t < rows->count; t++)
+        if (rows->sequence[t] >= 0 && (t + 1 == rows->count || rows->sequence[t + 1] != rows->sequence[t]))
+            keys += rows->position[t] / CACHE_BLOCK + 1;
+    return (int64_t)rows->count * b->model->index_top >= USES * keys;
+}
+
+static void blocks_packed(ops_step *step, int layer)
+{
+    const ops_backend *b = step->backend;
+    const ops_model *m = b->model;
+    const struct cuda_prefill *p = step->prefill;
+    prefill_pairs_args args = {
+        .lists = {.rows = step->device_rows, .blocks = step->blocks, .heads = m->index_heads, .top = m->index_top},
+        .cache = step->device_cache,
+        .q = step->q,
+        .packed = p->packed,
+        .attention = step->attention,
+        .attention_bf16 = step->attention_bf16,
+        .layer_offset = (int64_t)step->cache->layout.main_offset[layer],
+        .heads = m->heads,
+        .per_group = m->heads / m->kv_heads,
+        .scale = cuda_attend_scale(step, layer),
+        .value_scale = value_scale(step, layer),
+    };
+    prefill_lists *l = &args.lists;
+    for (int32_t first = 0; first < step->rows.count; first += l->count) {
+        next_rows(step, first, step->rows.count, p->packed_keys, l);
+        for (args.group = 0; args.group < m->kv_heads; args.group++) {
+            if (l->keys > 0)
+                cuda_launch(step, "prefill_pack", l->keys, 1, 1, PREFILL_PACK_THREADS, 0, &args, sizeof args);
+            cuda_launch(step, "prefill_pairs", l->count, 1, 1, PREFILL_PAIRS_THREADS, PREFILL_PAIRS_SHARED, &args,
+                        sizeof args);
+        }
     }
 }
 
@@ -262,10 +324,14 @@ bool cuda_prefill_attend(ops_step *step, int layer)
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
     bool sparse = m->layer[layer].sparse;
+    if (sparse && pairs_pay(step)) {
+        blocks_packed(step, layer);
+        return true;
+    }
     if (m->head_dim != PREFILL_DIM || (sparse && m->index_top > PREFILL_TOP) || !many_rows(step)) return false;
     if (sparse && b->options.gpu_wgmma_rows != 1) return false;
-    if (sparse && step->prefill && layer % COUNTED == 1) count_alike(step);
-    if (sparse && step->prefill && !b->prefill_alike)
+    if (sparse && step->prefill && step->prefill->takes && layer % COUNTED == 1) count_alike(step);
+    if (sparse && step->prefill && step->prefill->takes && !b->prefill_alike)
         blocks_stay(step, layer);
     else
         rows_stay(step, layer);

@@ -24,6 +24,11 @@ enum {
     PREFILL_KEYS_LEAST = 2048, /* blocks of its runs, if there is no longer sequence */
     PREFILL_LIST_THREADS = 512,
     PREFILL_PARTIAL = 2 * PREFILL_HEADS + PREFILL_HEADS * PREFILL_DIM, /* floats */
+    PREFILL_PACKED = 20480, /* bytes of a packed block of a KV head */
+    PREFILL_PACK_THREADS = 256,
+    PREFILL_PAIRS_THREADS = 64,
+    PREFILL_PAIRS_BLOCKS = 6, /* thread blocks of a multiprocessor */
+    PREFILL_PAIRS_SHARED = 24768,
     PREFILL_COLUMNS = 256, /* index heads of rows that share a decoded block */
     PREFILL_KEYS = 4,      /* stages of decoded index keys */
     PREFILL_INDEX_CONTROL = 1024,
@@ -88,6 +93,20 @@ typedef struct prefill_blocks_args {
     int32_t heads, per_group; /* query heads; of a KV head */
     float scale, value_scale;
 } prefill_blocks_args;
+
+/* Kernels prefill_pack, grid: keys, and prefill_pairs, grid: rows, of one KV head with at most 16 query heads. Of the lists rows,
+ * blocks, keys and runs, heads and top. */
+typedef struct prefill_pairs_args {
+    prefill_lists lists;
+    kernel_cache cache;
+    const float *q;  /* [T, heads, 128] bf16 values */
+    uint8_t *packed; /* [keys, PREFILL_PACKED] */
+    float *attention;
+    uint16_t *attention_bf16;
+    int64_t layer_offset;
+    int32_t heads, per_group, group; /* query heads; of a KV head; the KV head */
+    float scale, value_scale;
+} prefill_pairs_args;
 
 /* Kernels prefill_index_FORMAT: scores of blocks [first, first + count) of every row. Grid: tiles of rows, spans of
  * `run` blocks. */
