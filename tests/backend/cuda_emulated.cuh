@@ -134,6 +134,7 @@ extern emulated::index3 threadIdx, blockIdx, blockDim, gridDim;
 #define KERNEL(name, args) EMULATED_KERNEL(name, args, 1)
 #define KERNEL_TOGETHER(name, args, threads, blocks) EMULATED_KERNEL(name, args, -1)
 #define KERNEL_NEIGHBOURS(name, args, threads, blocks, size) EMULATED_KERNEL(name, args, size)
+#define KERNEL_NEIGHBOURS_AHEAD(name, args, threads, blocks, size) EMULATED_KERNEL(name, args, size)
 #define KERNEL_OF(name, args, threads, blocks) KERNEL(name, args)
 #define DEVICE static inline
 #define DEVICE_APART static
@@ -248,12 +249,25 @@ DEVICE float rsqrtf(float x)
 struct alignas(16) quad {
     uint32_t w[4];
 };
+struct alignas(8) twin {
+    uint32_t w[2];
+};
 DEVICE quad load_once(const void *at, EMULATED_HERE)
 {
     emulated::check_global(at, 16, "load_once", EMULATED_PLACE);
     quad q;
     memcpy(&q, at, sizeof q);
     return q;
+}
+DEVICE uint32_t load_once_half(const void *at, EMULATED_HERE)
+{
+    emulated::check_global(at, 2, "load_once_half", EMULATED_PLACE);
+    return *(const uint16_t *)at;
+}
+DEVICE void load_once_two(const void *at, uint32_t x[2], EMULATED_HERE)
+{
+    emulated::check_global(at, 8, "load_once_two", EMULATED_PLACE);
+    x[0] = ((const uint32_t *)at)[0], x[1] = ((const uint32_t *)at)[1];
 }
 DEVICE void copy_async(void *shared, const void *global, bool there, EMULATED_HERE)
 {
@@ -336,12 +350,44 @@ template <typename type> DEVICE const type *neighbour_shared(const type *own, in
     return (const type *)emulated::shared_of_rank(own, rank, EMULATED_PLACE);
 }
 
+/* What is pushed is there at once; the barriers of all neighbours' threads stand for the counting. */
+struct alignas(8) pushes {
+    uint64_t state;
+};
+DEVICE void pushes_open(pushes *)
+{
+}
+DEVICE void pushes_expect(pushes *, uint32_t)
+{
+}
+DEVICE void neighbours_come()
+{
+}
+DEVICE void neighbours_came(EMULATED_HERE)
+{
+    emulated::cluster_arrive(EMULATED_PLACE);
+}
+template <typename type> DEVICE void push(type *place, int rank, const type &x, pushes *, EMULATED_HERE)
+{
+    *(type *)(uintptr_t)emulated::shared_of_rank(place, rank, EMULATED_PLACE) = x;
+}
+DEVICE void pushes_wait(pushes *, EMULATED_HERE)
+{
+    emulated::cluster_arrive(EMULATED_PLACE);
+}
+
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
 DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], EMULATED_HERE)
 {
     emulated::mma_lane lane = {d, a, b};
     emulated::warp_meet("mma_bf16", emulated::mma_work, &lane, EMULATED_PLACE);
+}
+DEVICE void mma_bf16_first(float d[4], const uint32_t a[4], const uint32_t b[2], EMULATED_HERE)
+{
+    for (int i = 0; i < 4; i++) d[i] = 0;
+    emulated::mma_lane lane = {d, a, b};
+    emulated::warp_meet("mma_bf16_first", emulated::mma_work, &lane, EMULATED_PLACE);
 }
 DEVICE void load_matrices(uint32_t out[4], const void *shared, EMULATED_HERE)
 {

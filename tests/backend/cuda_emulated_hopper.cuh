@@ -132,6 +132,10 @@ template <int ID, int THREADS> DEVICE void threads_meet(EMULATED_HERE)
     static_assert(ID > 0 && ID < 16 && THREADS % 32 == 0, "a barrier of whole warps");
     emulated::some_meet(ID, THREADS, true, EMULATED_PLACE);
 }
+DEVICE void threads_meet(int id, int threads, EMULATED_HERE)
+{
+    emulated::some_meet(id, threads, true, EMULATED_PLACE);
+}
 template <int ID, int THREADS> DEVICE void threads_come(EMULATED_HERE)
 {
     static_assert(ID > 0 && ID < 16 && THREADS % 32 == 0, "a barrier of whole warps");

@@ -386,20 +386,6 @@ static void attend_apart(ops_step *step, const char *name, attend_args *args, in
     }
 }
 
-/* Thread blocks of a cluster for each unit, whose lists have up to `most` blocks: more where all are still on the GPU
- * at once, and either each of their warps has a block or each has a multiprocessor alone. */
-static int32_t cluster_of_lists(const ops_backend *b, int64_t units, int32_t most)
-{
-    int64_t processors = b->info.processors;
-    int32_t size = 1;
-    if (b->info.major < 9) return 1;
-    while (2 * size <= ATTEND_CLUSTER && size < most &&
-           (2 * size * units <= processors ||
-            (2 * size * units <= ATTEND_DECODE_BLOCKS * processors && 2 * size * ATTEND_DECODE_WARPS <= most)))
-        size *= 2;
-    return size;
-}
-
 /* Without clusters, runs that lists are cut into: every block behind the first run is written and read once more, which
  * pays where units fill less than half of the places. */
 static int32_t runs_of_lists(const ops_backend *b, int64_t units, int32_t most)
@@ -410,24 +396,53 @@ static int32_t runs_of_lists(const ops_backend *b, int64_t units, int32_t most)
     return (most + run - 1) / run;
 }
 
+/* How units are shared by groups of four warps: thread blocks of a cluster, groups of each; without them, runs. A group
+ * takes up to `run` blocks. */
+typedef struct attend_share {
+    int32_t cluster, groups;
+    int32_t places; /* thread blocks of a multiprocessor, as far as it is for */
+    const char *kernel;
+    int32_t runs, run;
+} attend_share;
+
+/* The most groups that are on the GPU at once, four a multiprocessor: while units are few each as a thread block of its
+ * own, then four together. Clusters of 16 are Hopper's. */
+static attend_share share_of_lists(const ops_backend *b, int64_t units, int32_t most)
+{
+    static const attend_share kinds[] = {{16, 1, 2, "attend_decode_16", 1, 0},
+                                         {16, 1, 4, "attend_decode_16_many", 1, 0},
+                                         {8, 1, 2, "attend_decode_8", 1, 0},
+                                         {2, ATTEND_DECODE_GROUPS, 1, "attend_decode_wide_2", 1, 0},
+                                         {1, ATTEND_DECODE_GROUPS, 1, "attend_decode_wide", 1, 0}};
+    for (size_t i = 0; b->info.major >= 9 && i < sizeof kinds / sizeof *kinds; i++) {
+        attend_share s = kinds[i];
+        int32_t parts = s.cluster * s.groups;
+        s.run = (most + parts - 1) / parts;
+        if (s.cluster * units > (int64_t)s.places * b->info.processors || parts >= 2 * most) continue;
+        if (s.cluster > 8 && b->info.major != 9) continue;
+        if ((size_t)attend_decode_shared(s.cluster, s.groups, s.run, most - s.run + 1) <= b->info.shared) return s;
+    }
+    attend_share s = {1, 1, 0, "attend_decode", runs_of_lists(b, units, most), 0};
+    s.run = (most + s.runs - 1) / s.runs;
+    return s;
+}
+
 /* In the kernel for lists of a cache of NVFP4 with 128 dims, if it is one. */
 static bool attend_lists(ops_step *step, attend_args *args, int64_t units, int32_t most)
 {
     const ops_backend *b = step->backend;
-    char name[32] = "attend_decode";
     if (args->cache.main != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || args->head_dim != 128 ||
-        !args->blocks || ATTEND_DECODE_SHARED > b->info.shared)
+        !args->blocks)
         return false;
-    int32_t cluster = cluster_of_lists(b, units, most), runs = runs_of_lists(b, units, most);
+    attend_share share = share_of_lists(b, units, most);
     args->count = most;
-    args->run = (most + runs - 1) / runs;
-    args->joined = args->run;
+    args->run = args->joined = share.run;
     args->slots = most - args->joined + 1;
     args->last = 1;
-    if (runs > 1) args->partials = step->attend_partials;
-    if (cluster > 1) snprintf(name, sizeof name, "attend_decode_%d", cluster);
-    cuda_launch(step, name, (int)units * cluster, runs, 1, ATTEND_DECODE_WARPS * CUDA_WARP, ATTEND_DECODE_SHARED, args,
-                sizeof *args);
+    if (share.runs > 1) args->partials = step->attend_partials;
+    cuda_launch(step, share.kernel, step->rows.count * share.cluster, (int)(units / step->rows.count), share.runs,
+                share.groups * ATTEND_DECODE_WARPS * CUDA_WARP,
+                (size_t)attend_decode_shared(share.cluster, share.groups, share.run, args->slots), args, sizeof *args);
     if (args->partials) fold_partials(step, args, units);
     return true;
 }
@@ -459,6 +474,7 @@ void cuda_attend(ops_step *step, int layer)
         .kv_heads = m->kv_heads,
         .head_dim = m->head_dim,
         .head_tiles = head_tiles(m),
+        .group = m->heads / m->kv_heads,
         .index_heads = m->index_heads,
         .index_top = m->index_top,
         .scale = cuda_attend_scale(step, layer),

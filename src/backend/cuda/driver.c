@@ -480,6 +480,7 @@ static gpu_kernel *find_kernel(driver_gpu *d, const char *name)
         keep(d, &error);
         return NULL;
     }
+    if (d->info.major == 9) d->api->function_set(function, CU_FUNCTION_ANY_CLUSTER, 1); /* refused, a launch says so */
     *kernel = (gpu_kernel){.name = copy, .function = function, .next = d->kernels};
     return d->kernels = d->bucket[bucket] = kernel;
 }

@@ -39,6 +39,7 @@ enum {
     CU_DEVICE_MINOR = 76,
     CU_DEVICE_SHARED_OPTIN = 97,
     CU_FUNCTION_DYNAMIC_SHARED = 8,
+    CU_FUNCTION_ANY_CLUSTER = 14, /* also of more than eight thread blocks */
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_WITHOUT_TIME = 2,
     CU_EVENT_EXTERNAL = 1, /* a captured recording happens whenever the graph runs */

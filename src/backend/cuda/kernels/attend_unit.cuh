@@ -10,6 +10,20 @@ struct attend_unit {
     int sequence, position;
 };
 
+/* Unit `in_row` of a row: a grid that has both saves divisions. */
+DEVICE attend_unit unit_at(const attend_args &a, int row, int in_row)
+{
+    attend_unit u;
+    int tile = 0;
+    u.row = row, u.group = in_row;
+    if (a.head_tiles > 1) u.group = in_row / a.head_tiles, tile = in_row % a.head_tiles * ATTEND_HEADS;
+    u.head = u.group * a.group + tile;
+    u.heads = min(a.group - tile, (int)ATTEND_HEADS);
+    u.sequence = a.rows.sequence[u.row];
+    u.position = a.rows.position[u.row];
+    return u;
+}
+
 DEVICE attend_unit unit_of(const attend_args &a, int64_t number)
 {
     attend_unit u;

@@ -25,7 +25,8 @@
  *                                       the writer calls it before the barrier that hands them over
  *     others_wrote()                    between a wait for what other blocks wrote to global memory and a copy_bulk of it, by
  *                                       the thread that copies
- *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting
+ *     threads_meet<ID, THREADS>()       a barrier of some warps; ID 1 .. 15 (0 is BLOCK_SYNC); threads_come<>: without waiting;
+ *                                       threads_meet(id, threads): one that is known only here
  *     await_inline(at, least)           await of kernel.cuh without its words
  *     registers_take<N>(), registers_give<N>()  all warps of a warpgroup; N a multiple of 8, 24 .. 240, and summed over the
  *                                       warpgroups at most what a launch has, or it waits for ever: 504 of three, 512 of four
@@ -185,6 +186,7 @@ template <int ID, int THREADS> DEVICE void threads_meet()
 {
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
+DEVICE void threads_meet(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 template <int ID, int THREADS> DEVICE void threads_come()
 {
     asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");

@@ -22,7 +22,7 @@
  *
  * KERNEL_NEIGHBOURS(name, args, threads, blocks, size): as KERNEL_OF; `size` neighbours in x, a cluster, are on the GPU at once
  * and reach each other's dynamic shared memory: neighbour_rank, neighbours_meet, neighbour_shared. From 9.0 on; on GPUs before that
- * nobody launches it. hopper.cuh has clusters whose copies arrive everywhere.
+ * nobody launches it. hopper.cuh has clusters whose copies arrive everywhere. KERNEL_NEIGHBOURS_AHEAD: as KERNEL_AHEAD too.
  *
  * Kernels keep to what is declared here and to plain C++ (templates too, no std, no exceptions): inline PTX and CUDA's own
  * intrinsics stand in this folder's kernel.cuh alone. Names of kernels begin with hy_ in the program: KERNEL puts it there.
@@ -120,9 +120,13 @@ DEVICE uint32_t round_pair(float low, float high)
 #define CLUSTER_ASM(...) asm volatile(__VA_ARGS__)
 #define KERNEL_NEIGHBOURS(name, args, threads, blocks, size)                                                             \
     KERNEL_BOUNDED(name, args, __cluster_dims__(size, 1, 1) __launch_bounds__(threads, blocks))
+#define KERNEL_NEIGHBOURS_AHEAD(name, args, threads, blocks, size)                                                       \
+    extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads, blocks)                           \
+        hy_##name(const __grid_constant__ args a)
 #else
 #define CLUSTER_ASM(...) __trap()
 #define KERNEL_NEIGHBOURS(name, args, threads, blocks, size) KERNEL_OF(name, args, threads, blocks)
+#define KERNEL_NEIGHBOURS_AHEAD(name, args, threads, blocks, size) KERNEL_AHEAD_OF(name, args, threads, blocks)
 #endif
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
@@ -221,6 +225,7 @@ DEVICE uint32_t fused_pairs(uint32_t a, uint32_t b, uint32_t c)
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 struct alignas(16) quad { uint32_t w[4]; };
+struct alignas(8) twin { uint32_t w[2]; };
 /* Read once: past the first-level cache. */
 DEVICE quad load_once(const void *at)
 {
@@ -228,6 +233,17 @@ DEVICE quad load_once(const void *at)
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3]) : "l"(at));
     return q;
+}
+/* The same of 2 and of 8 bytes. */
+DEVICE uint32_t load_once_half(const void *at)
+{
+    uint16_t x;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(x) : "l"(at));
+    return x;
+}
+DEVICE void load_once_two(const void *at, uint32_t x[2])
+{
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "l"(at));
 }
 /* 16 bytes from global into shared memory without waiting; `there`: false writes zeros. */
 DEVICE void copy_async(void *shared, const void *global, bool there)
@@ -365,6 +381,51 @@ template <typename type> DEVICE const type *neighbour_shared(const type *own, in
     return other;
 }
 
+/*
+ * What is written into the shared memory of neighbours and counted there, so that nobody waits for a fence: one thread opens a
+ * barrier, and says some time how many bytes are to come; behind that opening all threads of all neighbours call
+ * neighbours_come, and before they push neighbours_came. What they push, 16 or 8 bytes to `place` of neighbour `rank`, can be
+ * read behind pushes_wait, which all threads call once. None ends before it has what is pushed to it.
+ */
+struct alignas(8) pushes { uint64_t state; };
+DEVICE void pushes_open(pushes *b)
+{
+    CLUSTER_ASM("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)) : "memory");
+    CLUSTER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+DEVICE void pushes_expect(pushes *b, uint32_t bytes)
+{
+    CLUSTER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(bytes)
+                : "memory");
+}
+DEVICE void neighbours_come() { CLUSTER_ASM("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void neighbours_came() { CLUSTER_ASM("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+DEVICE void push(quad *place, int rank, const quad &x, pushes *b)
+{
+    CLUSTER_ASM("{.reg .b32 to, bar;\n"
+                "mapa.shared::cluster.u32 to, %0, %2;\n"
+                "mapa.shared::cluster.u32 bar, %1, %2;\n"
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3,%4,%5,%6}, [bar];}" ::
+                "r"((uint32_t)__cvta_generic_to_shared(place)), "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(rank),
+                "r"(x.w[0]), "r"(x.w[1]), "r"(x.w[2]), "r"(x.w[3]) : "memory");
+}
+DEVICE void push(twin *place, int rank, const twin &x, pushes *b)
+{
+    CLUSTER_ASM("{.reg .b32 to, bar;\n"
+                "mapa.shared::cluster.u32 to, %0, %2;\n"
+                "mapa.shared::cluster.u32 bar, %1, %2;\n"
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [to], {%3,%4}, [bar];}" ::
+                "r"((uint32_t)__cvta_generic_to_shared(place)), "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(rank),
+                "r"(x.w[0]), "r"(x.w[1]) : "memory");
+}
+DEVICE void pushes_wait(pushes *b)
+{
+    CLUSTER_ASM("{.reg .pred done;\n"
+                "again:\n"
+                "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+                "@!done bra again;}" ::"r"((uint32_t)__cvta_generic_to_shared(b)) : "memory");
+}
+
 /* ---- Tensor cores ------------------------------------------------------------------------------------------------ */
 
 /*
@@ -378,6 +439,13 @@ DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* The first of a sum: d = a . b. */
+DEVICE void mma_bf16_first(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
 }
 /* Four 8x8 matrices of 16-bit values; lane i has the address of row i % 8 of matrix i / 8. */
 DEVICE void load_matrices(uint32_t out[4], const void *shared)
