@@ -103,7 +103,7 @@ static outcome run_rows(const bench *b, const step_rows *rows, form which)
     }
     if (b->ops == &ops_cuda) {
         b->backend->options.gpu_wgmma_rows = which == ROWS_STAY || which == BLOCKS_STAY;
-        b->backend->prefill_pairs_rows = which == PACKED ? 1 : INT32_MAX;
+        b->backend->prefill_pairs_units = which == PACKED ? 1 : INT32_MAX;
         b->backend->prefill_alike = which == ROWS_STAY;
     }
     b->ops->begin(b->step, b->cache, &rows->ops);
@@ -271,7 +271,7 @@ static void packed(void **state)
     (void)state;
     static const struct {
         int per_group, kv_heads, top;
-    } models[] = {{16, 2, 16}, {5, 1, 7}};
+    } models[] = {{16, 2, 16}, {5, 1, 15}};
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         model_kind kind = {.layers = 2, .hidden = 32, .heads = models[k].kv_heads * models[k].per_group,
                            .kv_heads = models[k].kv_heads, .head_dim = 128, .index_dim = 128, .index_top = models[k].top,
@@ -285,7 +285,7 @@ static void packed(void **state)
         random_state = 21 + k;
         random_model_make(&m, &kind);
         bench_open(&b, &ops_cuda, &m, CACHE_NVFP4, CACHE_NVFP4, (ops_options){0}, 1);
-        b.backend->prefill_pairs_rows = 1;
+        b.backend->prefill_pairs_units = 1;
         b.ops->step_close(b.step);
         check(b.ops->step_open(b.backend, &limits, &b.step, &err), &err);
         rows_open(&rows);

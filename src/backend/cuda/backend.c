@@ -53,7 +53,7 @@ static hy_status cuda_open(const ops_model *model, const ops_options *options, o
     if (status == HY_OK) {
         b->gpu->calls->info(b->gpu, &b->info);
         cuda_wgmma_settle(b);
-        b->prefill_pairs_rows = PREFILL_PAIRS_BLOCKS * b->info.processors;
+        b->prefill_pairs_units = 2 * PREFILL_PAIRS_BLOCKS * (int64_t)b->info.processors; /* two rounds */
         status = cuda_weights_open(b, err);
     }
     if (status == HY_OK) status = b->gpu->calls->wait(b->gpu, err);

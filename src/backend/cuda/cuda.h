@@ -62,7 +62,7 @@ struct ops_backend {
     gpu *gpu; /* owned */
     gpu_info info;
     bool prefill_alike; /* neighbouring rows chose alike in the step before: which form prefill.c takes */
-    int32_t prefill_pairs_rows; /* from so many rows on blocks are packed for attention over lists, where that pays */
+    int64_t prefill_pairs_units; /* from so many rows and KV heads on lists are attended to with packed blocks, where that pays */
     int wgmma_tried;     /* trial.c */
     atomic_bool running; /* a step is between begin and finish, driven by thread `driver` */
     pthread_t driver;

@@ -11,7 +11,7 @@
  *
  * Both are tested with --gpu-wgmma-rows 1, and taken with it alone, as a third form is faster with lists that do not
  * agree: a row at a time with mma.sync, as in decoding, but of blocks that are packed first (prefill_pairs.cu), of
- * NVFP4 and of any GPU. 194 TFLOP/s there, without packing 140 to 170. It is taken where a step's rows fill the GPU and
+ * NVFP4 and of any GPU. 193 TFLOP/s there, without packing 168. It is taken where a step's rows fill the GPU and
  * use each block of their sequences often. Block scores, which are five times as fast on warpgroups, come wherever rows
  * stand in long runs.
  */
@@ -39,7 +39,7 @@ struct cuda_prefill {
     float *partials;     /* [PREFILL_ALIVE, PREFILL_WAVE, top, PREFILL_PARTIAL] */
     int32_t keys;        /* that there is room for */
     int32_t waves;
-    uint8_t *packed; /* [packed_keys, PREFILL_PACKED] of one KV head */
+    uint8_t *packed; /* [packed_keys, PREFILL_PACKED]: of all KV heads as far as there is room, of one always */
     int32_t packed_keys;
 };
 
@@ -77,7 +77,7 @@ static bool has_lists(const ops_model *m)
 static bool has_pairs(const ops_backend *b, const ops_limits *limits)
 {
     return has_lists(b->model) && b->options.read == READBACK_EXACT && b->info.shared >= PREFILL_PAIRS_SHARED &&
-           limits->rows >= b->prefill_pairs_rows;
+           limits->rows * (int64_t)b->model->kv_heads >= b->prefill_pairs_units;
 }
 
 /* Waves of one inversion. */
@@ -251,16 +251,17 @@ static void blocks_stay(ops_step *step, int layer)
     }
 }
 
-/* Does the step have so many rows, and do they use a block so often, that packing it costs less than it saves? Packing
- * costs about as much as a use (H200: 11 us for 512 blocks), and saves 15 % of each. */
+/* Does the step have so many rows, and do they use a block so often, that packing it costs less than it saves? On an
+ * H200 it cost as much as ten uses saved. */
 static bool pairs_pay(const ops_step *step)
 {
-    enum { USES = 8 };
+    enum { USES = 24 };
     const ops_backend *b = step->backend;
     const ops_rows *rows = &step->rows;
     int64_t keys = 0;
     if (!step->prefill || !step->prefill->packed || step->cache->layout.main != CACHE_NVFP4) return false;
-    if (rows->count < b->prefill_pairs_rows || b->options.gpu_wgmma_rows == 1) return false;
+    if (rows->count * (int64_t)b->model->kv_heads < b->prefill_pairs_units) return false;
+    if (b->options.gpu_wgmma_rows == 1) return false;
     for (int32_t t = 0; t < rows->count; t++)
         if (rows->sequence[t] >= 0 && (t + 1 == rows->count || rows->sequence[t + 1] != rows->sequence[t]))
             keys += rows->position[t] / CACHE_BLOCK + 1;
@@ -288,10 +289,13 @@ static void blocks_packed(ops_step *step, int layer)
     prefill_lists *l = &args.lists;
     for (int32_t first = 0; first < step->rows.count; first += l->count) {
         next_rows(step, first, step->rows.count, p->packed_keys, l);
-        for (args.group = 0; args.group < m->kv_heads; args.group++) {
+        int32_t groups = l->keys > 0 ? p->packed_keys / l->keys : m->kv_heads; /* of one launch */
+        if (groups > m->kv_heads) groups = m->kv_heads;
+        for (args.group = 0; args.group < m->kv_heads; args.group += groups) {
+            if (groups > m->kv_heads - args.group) groups = m->kv_heads - args.group;
             if (l->keys > 0)
-                cuda_launch(step, "prefill_pack", l->keys, 1, 1, PREFILL_PACK_THREADS, 0, &args, sizeof args);
-            cuda_launch(step, "prefill_pairs", l->count, 1, 1, PREFILL_PAIRS_THREADS, PREFILL_PAIRS_SHARED, &args,
+                cuda_launch(step, "prefill_pack", l->keys, groups, 1, PREFILL_PACK_THREADS, 0, &args, sizeof args);
+            cuda_launch(step, "prefill_pairs", l->count, groups, 1, PREFILL_PAIRS_THREADS, PREFILL_PAIRS_SHARED, &args,
                         sizeof args);
         }
     }

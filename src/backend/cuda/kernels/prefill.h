@@ -94,17 +94,17 @@ typedef struct prefill_blocks_args {
     float scale, value_scale;
 } prefill_blocks_args;
 
-/* Kernels prefill_pack, grid: keys, and prefill_pairs, grid: rows, of one KV head with at most 16 query heads. Of the lists rows,
- * blocks, keys and runs, heads and top. */
+/* Kernels prefill_pack, grid: keys, KV heads, and prefill_pairs, grid: rows, KV heads, each with at most 16 query heads. Of
+ * the lists rows, blocks, keys and runs, heads and top. */
 typedef struct prefill_pairs_args {
     prefill_lists lists;
     kernel_cache cache;
     const float *q;  /* [T, heads, 128] bf16 values */
-    uint8_t *packed; /* [keys, PREFILL_PACKED] */
+    uint8_t *packed; /* [KV heads of the launch, keys, PREFILL_PACKED] */
     float *attention;
     uint16_t *attention_bf16;
     int64_t layer_offset;
-    int32_t heads, per_group, group; /* query heads; of a KV head; the KV head */
+    int32_t heads, per_group, group; /* query heads; of a KV head; the first KV head */
     float scale, value_scale;
 } prefill_pairs_args;
 

@@ -3,8 +3,8 @@
  *
  * Blocks are used by hundreds of rows, so that they are packed first, once a launch: codes where they decode in thirteen
  * instructions a word of eight instead of fifteen, scales as the units that they are multiplied by, and all in the order in
- * which a row's warps read it (prefill_pack). 20 KB a block and KV head, for one head at a time: 10 MB at 64K, which stay in
- * the second-level cache.
+ * which a row's warps read it (prefill_pack). 20 KB a block and KV head; rows take one head after the other: its 10 MB at
+ * 64K stay in the second-level cache.
  *
  * A thread block is two warps, and has a row from its first block to its last: sums, maxima and outputs stay in registers,
  * and are folded there. A warp has half of a block's tokens for the scores and half of the dims for the values, so that it
@@ -17,10 +17,11 @@
  * Bound: instructions. A row and block is 3,130 of them, counted on an H200, with what a row costs by itself: 1,664 decode,
  * 256 are products, 400 scores, weights and their sums, 200 fold. Four schedulers of 1.8 GHz and 132 multiprocessors issue
  * those of 8,192 rows and 16 blocks in 430 us; products alone would take 213. 20 KB each, 2.7 GB, come from the second-level
- * cache. Measured there, 2026-12-01, rows that end at 64K, lists at random: 696 us and 11 to pack for one KV head,
+ * cache. Measured there, 2026-12-01, rows that end at 64K, lists at random: 711 us for one KV head, 11 of them to pack,
  * 2.52 instructions a cycle and multiprocessor of four; a warp waits for results of its own instructions, and for the pipes
  * of integers, 47 % busy, and of halves, 38 %. It is the same with 16 warps a multiprocessor of 128 registers as with
- * these 12, and of unpacked blocks, 3,800 instructions, it took 815 us.
+ * these 12, and of unpacked blocks, 3,800 instructions, it took 815 us. Turning words left by
+ * wide multiplications, for the sake of the pipe of integers, made it 751, more turns in that pipe 716.
  */
 #include "backend/cuda/kernels/attend_unit.cuh"
 #include "backend/cuda/kernels/cache.cuh"
@@ -70,12 +71,16 @@ DEVICE void decode_packed(uint32_t word, uint32_t unit, uint32_t pair[4])
     UNROLL for (int i = 0; i < 4; i++) pair[i] = multiply_pairs(pair[i], unit);
 }
 
-DEVICE const quad *packed_of(const prefill_pairs_args &a, int64_t key) { return (const quad *)(a.packed + key * PREFILL_PACKED); }
+/* Of the launch's KV head number `own`. */
+DEVICE const quad *packed_of(const prefill_pairs_args &a, int own, int key)
+{
+    return (const quad *)(a.packed + ((int64_t)own * a.lists.keys + key) * PREFILL_PACKED);
+}
 
 /* Piece `piece` of the warp's part of a token's value. */
 DEVICE int value_place(int token, int piece) { return token * PIECES + (piece ^ (token / 4 % 2)); }
 
-/* Grid: keys. */
+/* Grid: keys, groups. */
 KERNEL_OF(prefill_pack, prefill_pairs_args, PREFILL_PACK_THREADS, 1)
 {
     const prefill_lists &l = a.lists;
@@ -83,8 +88,9 @@ KERNEL_OF(prefill_pack, prefill_pairs_args, PREFILL_PACK_THREADS, 1)
     while (run + 1 < l.runs && l.run_key[run + 1] <= key) run++;
     int sequence = l.rows.sequence[l.run_row[run]];
     int64_t cached = l.rows.block_table[(int64_t)sequence * l.rows.block_table_stride + key - l.run_key[run]];
-    const uint8_t *head = a.cache.base + cached * a.cache.row_bytes + a.layer_offset + a.group * a.cache.head_bytes;
-    quad *to = (quad *)packed_of(a, key);
+    const uint8_t *head = a.cache.base + cached * a.cache.row_bytes + a.layer_offset +
+                          (a.group + blockIdx.y) * a.cache.head_bytes;
+    quad *to = (quad *)packed_of(a, blockIdx.y, key);
     for (int i = thread; i < WARPS * CODES; i += PREFILL_PACK_THREADS) {
         quad codes = ((const quad *)head)[i];
         UNROLL for (int w = 0; w < 4; w++) {
@@ -149,10 +155,10 @@ DEVICE void fetch(quad *to, const quad *from, int lane)
 }
 
 /* The row's queries as operands; zeros for heads that it does not have. See attend_decode.cu. */
-DEVICE void load_queries(const prefill_pairs_args &a, int row, const pairs_memory &m, int lane, quad q[STEPS])
+DEVICE void load_queries(const prefill_pairs_args &a, int row, int group, const pairs_memory &m, int lane, quad q[STEPS])
 {
     enum { EIGHTS = DIM / 8, QUERIES = PREFILL_HEADS * EIGHTS / THREADS };
-    const float *from = a.q + ((int64_t)row * a.heads + a.group * a.per_group) * DIM;
+    const float *from = a.q + ((int64_t)row * a.heads + group * a.per_group) * DIM;
     quad low[QUERIES], high[QUERIES];
     UNROLL for (int n = 0; n < QUERIES; n++) {
         int i = n * THREADS + threadIdx.x;
@@ -318,13 +324,13 @@ DEVICE void fold_block(pairs_state &state, const float maximum[2], const float s
 }
 
 /* A lane has eight neighbouring dims of both heads, in each piece. */
-DEVICE void store_outputs(const prefill_pairs_args &a, int row, bool padding, int warp, int lane, const pairs_state &state)
+DEVICE void store_outputs(const prefill_pairs_args &a, int row, int group, bool padding, int warp, int lane, const pairs_state &state)
 {
     UNROLL for (int r = 0; r < 2; r++) {
         int h = lane / 4 + 8 * r;
         if (h >= a.per_group) continue;
         UNROLL for (int p = 0; p < PIECES; p++) {
-            int64_t at = ((int64_t)row * a.heads + a.group * a.per_group + h) * DIM + (warp * PIECES + p) * 32 + lane % 4 * 8;
+            int64_t at = ((int64_t)row * a.heads + group * a.per_group + h) * DIM + (warp * PIECES + p) * 32 + lane % 4 * 8;
             uint32_t x[8];
             UNROLL for (int e = 0; e < 8; e++) {
                 float value = state.out[p][e % 4][2 * r + e / 4] / state.sum[r] * (cached_undo<FORMAT>() * a.value_scale);
@@ -338,13 +344,14 @@ DEVICE void store_outputs(const prefill_pairs_args &a, int row, bool padding, in
     }
 }
 
-/* Grid: rows. */
+/* Grid: rows, groups: all rows of a head before the next one's. */
 KERNEL_OF(prefill_pairs, prefill_pairs_args, THREADS, PREFILL_PAIRS_BLOCKS)
 {
     const prefill_lists &l = a.lists;
     int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, row = l.first + (int)blockIdx.x, run = 0;
+    int group = a.group + (int)blockIdx.y;
     pairs_memory m = open_memory(warp);
-    const int32_t *list = l.blocks + ((int64_t)row * l.heads + a.group) * l.top;
+    const int32_t *list = l.blocks + ((int64_t)row * l.heads + group) * l.top;
     int own = lane < l.top ? list[lane] : -1, position = l.rows.position[row]; /* a lane has one block of the list */
     bool padding = l.rows.sequence[row] < 0;
     pairs_state state;
@@ -353,19 +360,19 @@ KERNEL_OF(prefill_pairs, prefill_pairs_args, THREADS, PREFILL_PAIRS_BLOCKS)
         UNROLL for (int j = 0; j < TILES; j++)
             UNROLL for (int c = 0; c < 4; c++) state.out[p][j][c] = 0;
     if (padding) {
-        store_outputs(a, row, padding, warp, lane, state);
+        store_outputs(a, row, group, padding, warp, lane, state);
         return;
     }
     while (run + 1 < l.runs && l.run_row[run + 1] <= row) run++;
     int length = count_bits(lane_ballot(own >= 0));
-    const quad *packed = packed_of(a, l.run_key[run]) + warp * (2 * PART);
+    const quad *packed = packed_of(a, (int)blockIdx.y, l.run_key[run]) + warp * (2 * PART);
     const quad *at = packed + lane_get(own, 0) * (PREFILL_PACKED / 16);
     if (length > 0) fetch(m.keys, at, lane);
     copy_commit();
     if (length > 0) fetch(m.values, at + PART, lane);
     copy_commit();
     quad q[STEPS];
-    load_queries(a, row, m, lane, q);
+    load_queries(a, row, group, m, lane, q);
     for (int i = 0; i < length; i++) {
         int tokens = tokens_of(position, lane_get(own, i)), next = lane_get(own, min(i + 1, CUDA_WARP - 1));
         at = packed + next * (PREFILL_PACKED / 16);
@@ -416,5 +423,5 @@ KERNEL_OF(prefill_pairs, prefill_pairs_args, THREADS, PREFILL_PAIRS_BLOCKS)
         UNROLL for (int r = 0; r < 2; r++) m.sums[lane / 4 + 8 * r] = state.sum[r];
     BLOCK_SYNC();
     UNROLL for (int r = 0; r < 2; r++) state.sum[r] = m.sums[lane / 4 + 8 * r];
-    store_outputs(a, row, padding, warp, lane, state);
+    store_outputs(a, row, group, padding, warp, lane, state);
 }
