@@ -12,10 +12,10 @@
  * kernels/route_many.cu and route_wide.cu the router of many rows; the bits are the same.
  *
  * Up to MOE_ROWS rows go through one launch instead, with the same bits (kernels/moe.cu), where the weights are of the
- * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. On Hopper they are three steps,
- * kernels/moe_route.cu, the shared expert as a projection, kernels/moe_hopper.cu. `route` then does the norm alone,
- * and the routes are made with the experts, or by themselves as soon as anything else is launched or looked at
- * (cuda_route_now).
+ * formats that it takes: NVFP4 experts and, if there is one, an MXFP8 shared expert. On Hopper they are
+ * kernels/moe_route.cu and kernels/moe_hopper.cu, each behind a projection of the shared expert whose end it does not
+ * wait for. `route` then does the norm alone, and the routes are made with the experts, or by themselves as soon as
+ * anything else is launched or looked at (cuda_route_now).
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/experts_hopper.h"
@@ -164,7 +164,7 @@ static bool together(const ops_step *step, const cuda_layer *l)
 /* Does moe_hopper.cu take it? The bits are those of moe.cu. */
 static bool streams(const ops_backend *b, const cuda_layer *l)
 {
-    return b->info.major == 9 && MOE_HOPPER_SHARED_ONE <= b->info.shared && b->model->hidden % EXPERTS_CHUNK == 0 &&
+    return b->info.major == 9 && MOE_HOPPER_SHARED <= b->info.shared && b->model->hidden % EXPERTS_CHUNK == 0 &&
            l->down.cols % EXPERTS_CHUNK == 0 && b->model->experts < MOE_ROUTE_COUNT;
 }
 
@@ -481,19 +481,21 @@ static void run_together(ops_step *step, const cuda_layer *l, int layer)
         args.ahead = (int32_t)(bytes < lines ? bytes : lines);
     }
     step->routing = 0;
-    if (stream) launch_route(step, &args);
-    /* On an H200 the shared expert of 1, 8, 16, 32 and 64 rows takes 22, 25, 30, 35 and 45 us here, 26, 28, 48, 57 and
-     * 133 in the launch. */
+    args.behind_shared = stream && l->shared_gate.data;
+    if (stream && !args.behind_shared) launch_route(step, &args);
+    /* In the launch the shared expert takes longer, with 64 rows three times. */
     if (l->shared_gate.data && !shared) {
         cuda_glu(step, &l->shared_gate, &l->shared_up, step->normed, count, m->swiglu_alpha, m->swiglu_limit, false,
                  step->y, step->z);
+        if (args.behind_shared) launch_route(step, &args);
         cuda_project(step, &l->shared_down, step->z, count, NULL, true, CUDA_STORE, step->y, m->hidden);
         args.beside = step->y;
     }
     if (stream) {
-        bool one = count <= MOE_HOPPER_ONE;
+        size_t held = (size_t)MOE_HOPPER_SHARED_ONE(m->hidden > m->expert_width ? m->hidden : m->expert_width);
+        bool one = count <= MOE_HOPPER_ONE && held <= b->info.shared;
         cuda_launch(step, one ? "moe_hopper_one" : "moe_hopper", (one ? 1 : MOE_HOPPER_BLOCKS) * b->info.processors, 1,
-                    1, MOE_HOPPER_BLOCK, one ? MOE_HOPPER_SHARED_ONE : MOE_HOPPER_SHARED, &args, sizeof args);
+                    1, MOE_HOPPER_BLOCK, one ? held : MOE_HOPPER_SHARED, &args, sizeof args);
     } else {
         cuda_launch(step, count <= MOE_FEW ? "moe_few" : "moe_many", blocks, 1, 1, MOE_BLOCK, MOE_SHARED, &args,
                     sizeof args);

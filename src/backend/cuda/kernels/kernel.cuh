@@ -45,6 +45,8 @@
 #define KERNEL_AHEAD(name, args) KERNEL(name, args)
 #define KERNEL_AHEAD_OF(name, args, threads, blocks) KERNEL(name, args)
 DEVICE void follow() {}
+DEVICE void follow_wait() {}
+DEVICE void follow_let() {}
 
 DEVICE float bf16_fused(float a, float b, float c)
 {
@@ -137,13 +139,27 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* Where driver.c allows it, a kernel's blocks come onto the GPU when all of the one before are past this, and wait here until
  * that one has ended and what it wrote can be seen: the way to the GPU is then behind them. The next kernel is let on behind the
- * wait: before it, several kernels came at once and took each other's places, and a step of one row took 8 % longer. */
-DEVICE void follow()
+ * wait: before it, several kernels came at once and took each other's places, and a step of one row took 8 % longer.
+ *
+ * So when a block comes, what was before the kernel before has ended. Who needs no more than that calls the two halves by
+ * itself, follow_let() first and follow_wait() before it ends, for what comes behind it; in between it reads what others wrote
+ * past the first-level cache, which may have what was there before. */
+DEVICE void follow_wait()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEVICE void follow_let()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+DEVICE void follow()
+{
+    follow_wait();
+    follow_let();
 }
 
 /* ---- Between the lanes of a warp; all 32 lanes take part -------------------------------------------------------- */
@@ -294,7 +310,6 @@ DEVICE quad load_fresh(const quad *at)
                  : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3]) : "l"(at) : "memory");
     return q;
 }
-
 /* *at += n of a whole number in shared or global memory that others count too; what was there before. */
 DEVICE uint32_t count_up(uint32_t *at, uint32_t n) { return atomicAdd(at, n); }
 /* *at |= bits, which others do too. */

@@ -245,7 +245,7 @@ template <int MOST> DEVICE void moe(const moe_args &a)
             item = moe_prepare<MOST>(a, w, item);
     }
     copy_wait<0>();
-    moe_end(a, w.lane);
+    moe_end(a, gridDim.x * (blockDim.x / CUDA_WARP), w.lane);
 }
 
 KERNEL_TOGETHER(moe_few, moe_args, MOE_BLOCK, MOE_BLOCKS) { moe<MOE_FEW>(a); }

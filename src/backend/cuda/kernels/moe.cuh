@@ -46,16 +46,39 @@ DEVICE void moe_wait(const uint32_t *at, uint32_t least, const char *what, int l
 
 /* ---- Routes and inputs ------------------------------------------------------------------------------------------- */
 
-/* route_row of at most 128 experts, and 32 of them a row: what it reads again and again stays with the lanes, expert
- * 32 * j + lane in s[j]; nearly all of its time is the way to memory. */
-DEVICE void moe_route_row(const route_choose_args &a, const float s[4], int32_t row, int lane)
+/* What the choice of a row takes beside its scores, of expert 32 * j + lane in bias[j]: who can asks for it before the scores
+ * are there. */
+struct moe_row_ahead {
+    float bias[4];
+    bool replayed;
+    int32_t chosen; /* of those that are replayed, this lane's */
+};
+
+DEVICE moe_row_ahead moe_row_ahead_of(const route_choose_args &a, int32_t row, int lane)
 {
-    float score[4];
-    bool replayed = a.replay && (a.flags[row] & a.replay_flag);
-    int32_t chosen = replayed && lane < a.per_token ? a.replay[(int64_t)row * a.per_token + lane] : -1;
+    moe_row_ahead r;
     UNROLL for (int j = 0; j < 4; j++) {
         int32_t e = j * CUDA_WARP + lane;
-        score[j] = e < a.experts ? s[j] + a.bias[e] : 0;
+        r.bias[j] = e < a.experts ? a.bias[e] : 0;
+    }
+    const volatile int32_t *replay = a.replay;
+    const volatile uint8_t *flags = a.flags;
+    r.chosen = replay && lane < a.per_token ? replay[(int64_t)row * a.per_token + lane] : -1;
+    r.replayed = replay && (flags[row] & a.replay_flag);
+    if (!r.replayed) r.chosen = -1;
+    return r;
+}
+
+/* route_row of at most 128 experts, and 32 of them a row: what it reads again and again stays with the lanes, expert
+ * 32 * j + lane in s[j]; nearly all of its time is the way to memory. */
+DEVICE void moe_route_row(const route_choose_args &a, const float s[4], const moe_row_ahead &ahead, int32_t row, int lane)
+{
+    float score[4];
+    bool replayed = ahead.replayed;
+    int32_t chosen = ahead.chosen;
+    UNROLL for (int j = 0; j < 4; j++) {
+        int32_t e = j * CUDA_WARP + lane;
+        score[j] = e < a.experts ? s[j] + ahead.bias[j] : 0;
         if (score[j] != score[j]) score[j] = bits_float(0xFF800000u); /* minus infinity */
     }
     uint32_t taken = 0; /* of this lane's */
@@ -172,10 +195,9 @@ template <int MOST> DEVICE void moe_out(const moe_args &a, int32_t tile, int lan
 
 /* ---- All of it ---------------------------------------------------------------------------------------------------- */
 
-/* The last warp of all leaves the numbers as it found them. */
-DEVICE void moe_end(const moe_args &a, int lane)
+/* The last of so many warps leaves the numbers as it found them. */
+DEVICE void moe_end(const moe_args &a, uint32_t warps, int lane)
 {
-    uint32_t warps = gridDim.x * (blockDim.x / CUDA_WARP);
     if (!moe_last(a.counts + MOE_ENDED, warps, lane)) return;
     for (int32_t i = lane; i < MOE_COUNTS; i += CUDA_WARP) a.counts[i] = 0;
     for (int32_t i = lane; i < a.sizes.experts; i += CUDA_WARP) a.up_done[i] = 0, a.plan.lists.count[i] = 0;

@@ -39,12 +39,13 @@ enum {
 /* Of moe_hopper.cu. */
 enum {
     MOE_HOPPER_WARPS = 12, /* that multiply; one more loads */
+    MOE_HOPPER_PAIRS = MOE_HOPPER_WARPS / 2, /* of gate and up */
     MOE_HOPPER_BLOCK = (MOE_HOPPER_WARPS + 1) * CUDA_WARP,
     MOE_HOPPER_BLOCKS = 2, /* of a multiprocessor */
     MOE_HOPPER_STAGES = 3, /* of a warp's ring */
     MOE_HOPPER_STAGES_ONE = 6, /* where a multiprocessor has one block */
     MOE_HOPPER_LINES = 6, /* chunks of rows that a block holds */
-    MOE_HOPPER_LINES_ONE = 8,
+    MOE_HOPPER_LINES_ONE = 2, /* of all rows, as a whole */
     MOE_HOPPER_ONE = 2, /* rows up to which one block a multiprocessor is better */
     MOE_HOPPER_ROWS = 8, /* of an expert at once */
     MOE_HOPPER_ROW = 2 * EXPERTS_CHUNK + 64, /* bytes of a row's chunk, and of what keeps the next row's off its banks */
@@ -52,14 +53,17 @@ enum {
     MOE_HOPPER_CODES = EXPERTS_TILE * EXPERTS_CHUNK / 2, /* bytes of a chunk of a tile, and of its scales */
     MOE_HOPPER_SCALES = EXPERTS_TILE * EXPERTS_CHUNK / 16,
     MOE_HOPPER_STAGE = MOE_HOPPER_CODES + MOE_HOPPER_SCALES,
-    MOE_HOPPER_HANDED = MOE_HOPPER_WARPS / 2 * CUDA_WARP * 16, /* bytes of the sums of up */
+    MOE_HOPPER_HANDED = CUDA_WARP * 16, /* bytes of the sums of a tile of up */
     MOE_HOPPER_QUEUE = 4, /* items */
-    MOE_HOPPER_REST = MOE_HOPPER_HANDED + 1024,
+    MOE_HOPPER_REST = MOE_HOPPER_PAIRS * MOE_HOPPER_HANDED + 1024,
     MOE_HOPPER_WEIGHTS = MOE_HOPPER_WARPS * MOE_HOPPER_STAGE, /* of a stage of all warps */
     MOE_HOPPER_SHARED = MOE_HOPPER_STAGES * MOE_HOPPER_WEIGHTS + MOE_HOPPER_LINES * MOE_HOPPER_LINE + MOE_HOPPER_REST,
-    MOE_HOPPER_SHARED_ONE =
-        MOE_HOPPER_STAGES_ONE * MOE_HOPPER_WEIGHTS + MOE_HOPPER_LINES_ONE * MOE_HOPPER_LINE + MOE_HOPPER_REST,
 };
+/* The same where a multiprocessor has one block; most: the larger one of the hidden size and the experts' width. */
+#define MOE_HOPPER_ROW_ONE(most) (2 * (most) + 64)
+#define MOE_HOPPER_SHARED_ONE(most)                                                                                    \
+    (MOE_HOPPER_STAGES_ONE * MOE_HOPPER_WEIGHTS + MOE_HOPPER_LINES_ONE * MOE_HOPPER_ONE * MOE_HOPPER_ROW_ONE(most) +    \
+     MOE_HOPPER_REST)
 
 /* How much there is to do: items of a kind, and what divides them. */
 typedef struct moe_sizes {
@@ -75,6 +79,7 @@ typedef struct moe_args {
     moe_sizes sizes;
     int32_t count;   /* rows, at most MOE_FEW or MOE_ROWS */
     int32_t routing; /* choose.routes and weights are made here; else they are there */
+    int32_t behind_shared; /* the shared expert's gate and up come just before moe_route.cu, its down before moe_hopper.cu */
     int32_t late;    /* a warp asks for its next weights only when it is done with what it has */
     int32_t ahead;   /* bytes of the shared gate, and of up, that are asked for before the kernel before has ended */
     const float *router;      /* [experts, hidden] */

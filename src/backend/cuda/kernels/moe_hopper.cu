@@ -9,13 +9,16 @@
  *             always on their way, 110 KB of a multiprocessor (138 with one block); the memory's latency needs 33
  *     rows    a ring of six stages for the block, by bulk copies: the same 256 inputs of up to eight rows, read by all
  *             twelve warps. They go through it at their own pace, as far as it reaches, and from item to item without
- *             meeting
+ *             meeting. With one or two rows an item's lie there as a whole, and with them who they are: nobody waits for
+ *             the slowest warp, nor goes to memory for what an item's end takes
  *     up      an item is six tiles of gate and the same six of up: two warps a tile, of which gate's adds what up's hands
  *             over
  *     down    an item is twelve tiles. The weights of its first chunks are on their way while the item before is multiplied,
  *             also where z is still waited for
  *     items   are drawn from one number, as in moe.cu, the next one when half of the rows of the one before have been asked
  *             for: so of few every multiprocessor has one before anybody has two
+ *     shared  its down comes before this kernel, which needs its outputs for the last sums only: blocks begin where those of
+ *             that one end, and wait for all of them there (follow_wait)
  *
  * What it was before, and why not: all weights of a block came through one ring by bulk copies of one warp, 24 of them a
  * stage of 27 KB. That went at 3.1 to 3.2 TB/s on an H200 with one row and with 64, with one block a multiprocessor and with
@@ -31,7 +34,9 @@
  *
  * Bytes of M3.1's layer: 31.9 MB an expert: one row 127 MB, 28 us of 4,475 GB/s; 8 rows of 30 experts 956 MB, 213 us; 64
  * rows of 112 3,570 MB, 797 us.
- * Bound: memory. It has not run on a card yet: what is expected of it stands in docs/gpu.md.
+ * Bound: memory, with more than two rows. With one, what three warps a scheduler do one after the other: 46,000 instructions
+ * in 92,000 cycles before rows lay there as a whole. Two warps a tile, eight outputs each, with rows as the MMA's 16: 67 us and
+ * not 50. Two chunks at a time, so that one is expanded while the other is multiplied: nothing.
  */
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/moe.cuh"
@@ -44,6 +49,34 @@ struct moe_stream_item {
     int32_t active;
 };
 
+/* Who the rows of a line are, with ONE. */
+struct moe_members {
+    int32_t member[MOE_HOPPER_ONE];
+    float factor[MOE_HOPPER_ONE];
+};
+
+/* The two kinds of blocks. ONE: one a multiprocessor, for no more than MOE_HOPPER_ONE rows; a line is an item's rows, all of
+ * K. Else it is a chunk of eight rows. */
+template <bool ONE_> struct moe_form {
+    enum {
+        ONE = ONE_,
+        STAGES = ONE ? MOE_HOPPER_STAGES_ONE : MOE_HOPPER_STAGES,
+        LINES = ONE ? MOE_HOPPER_LINES_ONE : MOE_HOPPER_LINES,
+    };
+};
+
+/* Bytes of a row in shared memory, and of a line. */
+template <typename form> DEVICE int32_t moe_row_bytes(const moe_args &a)
+{
+    int32_t width = a.down.down.first.cols, most = a.in.hidden > width ? a.in.hidden : width;
+    return form::ONE ? MOE_HOPPER_ROW_ONE(most) : (int32_t)MOE_HOPPER_ROW;
+}
+
+template <typename form> DEVICE int32_t moe_line_bytes(const moe_args &a)
+{
+    return (form::ONE ? MOE_HOPPER_ONE : MOE_HOPPER_ROWS) * moe_row_bytes<form>(a);
+}
+
 struct moe_ring {
     unsigned char *stages;   /* [warp][stage] */
     unsigned char *lines;    /* [place] */
@@ -51,25 +84,29 @@ struct moe_ring {
     arrivals *full, *empty;  /* [place] of lines */
     arrivals *told, *read;   /* [place in the queue] */
     arrivals *given, *taken; /* [pair] */
+    arrivals *begun;         /* with ONE: a quarter of an item has been multiplied */
     moe_stream_item *queue;
+    moe_members *members; /* [place] of lines, with ONE */
 };
 
-template <int STAGES, int LINES> DEVICE moe_ring moe_ring_of(unsigned char *shared)
+template <typename form> DEVICE moe_ring moe_ring_of(const moe_args &a, unsigned char *shared)
 {
     moe_ring r;
     r.stages = shared;
-    shared += MOE_HOPPER_WARPS * STAGES * MOE_HOPPER_STAGE;
+    shared += MOE_HOPPER_WARPS * form::STAGES * MOE_HOPPER_STAGE;
     r.lines = shared;
-    shared += LINES * MOE_HOPPER_LINE;
+    shared += form::LINES * moe_line_bytes<form>(a);
     r.handed = (quad *)shared;
-    shared += MOE_HOPPER_HANDED;
+    shared += MOE_HOPPER_PAIRS * MOE_HOPPER_HANDED;
     r.full = (arrivals *)shared;
-    r.empty = r.full + LINES;
-    r.told = r.empty + LINES;
+    r.empty = r.full + form::LINES;
+    r.told = r.empty + form::LINES;
     r.read = r.told + MOE_HOPPER_QUEUE;
     r.given = r.read + MOE_HOPPER_QUEUE;
-    r.taken = r.given + MOE_HOPPER_WARPS / 2;
-    r.queue = (moe_stream_item *)(r.taken + MOE_HOPPER_WARPS / 2);
+    r.taken = r.given + MOE_HOPPER_PAIRS;
+    r.begun = r.taken + MOE_HOPPER_PAIRS;
+    r.queue = (moe_stream_item *)(r.begun + 1);
+    r.members = (moe_members *)(r.queue + MOE_HOPPER_QUEUE);
     return r;
 }
 
@@ -87,27 +124,29 @@ DEVICE int32_t moe_turns(int32_t count) { return (count + MOE_HOPPER_ROWS - 1) /
 
 /* ---- Who loads --------------------------------------------------------------------------------------------------- */
 
-/* The item of a number. */
+/* The item of a number; expert and count are those of active expert n. */
 DEVICE moe_stream_item moe_stream_item_of(const moe_args &a, int32_t active, int32_t number)
 {
     const moe_sizes &z = a.sizes;
-    int32_t up_groups = (z.tiles + MOE_HOPPER_WARPS / 2 - 1) / (MOE_HOPPER_WARPS / 2), ups = active * up_groups;
+    int32_t up_groups = (z.tiles + MOE_HOPPER_PAIRS - 1) / MOE_HOPPER_PAIRS, ups = active * up_groups;
     int32_t down_groups = (z.out_tiles + MOE_HOPPER_WARPS - 1) / MOE_HOPPER_WARPS, all = ups + active * down_groups;
     moe_stream_item item = {MOE_NONE, 0, 0, 0, 0, active};
     if (number < ups)
         item.kind = MOE_UP, item.n = number / up_groups, item.group = number % up_groups;
     else if (number < all)
         item.kind = MOE_DOWN, item.n = (number - ups) / down_groups, item.group = (number - ups) % down_groups;
-    uint32_t both = item.kind != MOE_NONE ? (uint32_t)a.active[item.n] : 0;
-    item.expert = (int32_t)(both % MOE_ROUTE_COUNT), item.count = (int32_t)(both / MOE_ROUTE_COUNT);
     return item;
 }
 
-/* The item of a number that lane 0 knows, told to all others of the block. */
-DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, moe_queue_at &queue, uint32_t number,
-                                int lane)
+/* The item of a number that lane 0 knows, told to all others of the block. With at most 32 active experts lane n has what
+ * `active` says of n. */
+DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t active, uint32_t mine, moe_queue_at &queue,
+                                uint32_t number, int lane)
 {
     moe_stream_item item = moe_stream_item_of(a, active, (int32_t)lane_get(number, 0));
+    uint32_t both = lane_get(mine, item.n % CUDA_WARP);
+    if (active > CUDA_WARP && item.kind != MOE_NONE) both = (uint32_t)a.active[item.n];
+    item.expert = (int32_t)(both % MOE_ROUTE_COUNT), item.count = (int32_t)(both / MOE_ROUTE_COUNT);
     arrivals_wait(r.read + queue.stage, queue.parity ^ 1);
     if (lane == 0) {
         r.queue[queue.stage] = item;
@@ -117,15 +156,21 @@ DEVICE moe_stream_item moe_tell(const moe_args &a, const moe_ring &r, int32_t ac
     return item;
 }
 
+/* What `active` says of the lane's expert; asked for before it is known whether there is one. */
+DEVICE uint32_t moe_mine(const moe_args &a, int lane)
+{
+    return lane < a.sizes.experts ? (uint32_t)a.active[lane] : 0;
+}
+
 /* Draws the items, tells them and loads their rows, a lane a row. */
-template <int LINES> DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
+template <typename form> DEVICE void moe_load_rows(const moe_args &a, const moe_ring &r, int lane)
 {
     const experts_lists &lists = a.plan.lists;
-    uint32_t number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
+    uint32_t mine = moe_mine(a, lane), number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
     int32_t active = (int32_t)a.counts[MOE_ACTIVE], known = -1; /* active expert whose z is there */
-    moe_at<LINES> at = {0, 0};
+    moe_at<form::LINES> at = {0, 0};
     moe_queue_at queue = {0, 0};
-    moe_stream_item item = moe_tell(a, r, active, queue, number, lane), next = item;
+    moe_stream_item item = moe_tell(a, r, active, mine, queue, number, lane), next = item;
     for (; item.kind != MOE_NONE; item = next) {
         bool down = item.kind == MOE_DOWN;
         const int32_t *members = lists.members + (int64_t)item.expert * lists.capacity;
@@ -143,7 +188,7 @@ template <int LINES> DEVICE void moe_load_rows(const moe_args &a, const moe_ring
             for (int32_t k = 0; k < chunks; k++, moe_step(at)) {
                 if (left == rows && k == chunks / 2) {
                     number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
-                    next = moe_tell(a, r, active, queue, number, lane);
+                    next = moe_tell(a, r, active, mine, queue, number, lane);
                 }
                 arrivals_wait(r.empty + at.stage, at.parity ^ 1);
                 if (lane == 0) arrivals_expect(r.full + at.stage, (uint32_t)rows * (2 * EXPERTS_CHUNK));
@@ -156,9 +201,58 @@ template <int LINES> DEVICE void moe_load_rows(const moe_args &a, const moe_ring
     }
 }
 
+/* The same with ONE, where rows lie in a line as a whole, and who they are as well. */
+template <typename form> DEVICE void moe_load_whole_rows(const moe_args &a, const moe_ring &r, int lane)
+{
+    const experts_lists &lists = a.plan.lists;
+    uint32_t both = moe_mine(a, lane);
+    int32_t active = (int32_t)a.counts[MOE_ACTIVE], known = -1, row_bytes = moe_row_bytes<form>(a);
+    uint32_t number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
+    /* Of active expert `lane`: its members, before anybody asks for them. */
+    int32_t members[MOE_HOPPER_ONE];
+    UNROLL for (int m = 0; m < MOE_HOPPER_ONE; m++)
+        members[m] = lane < active && m < (int32_t)(both / MOE_ROUTE_COUNT)
+                         ? lists.members[(int64_t)(both % MOE_ROUTE_COUNT) * lists.capacity + m]
+                         : 0;
+    moe_at<form::LINES> at = {0, 0};
+    moe_queue_at queue = {0, 0};
+    moe_stream_item item = moe_tell(a, r, active, both, queue, number, lane);
+    for (int begun = 0; item.kind != MOE_NONE; begun ^= 1, moe_step(at)) {
+        bool down = item.kind == MOE_DOWN, mine = lane < item.count;
+        int32_t cols = down ? a.down.down.first.cols : a.in.hidden, member = 0;
+        UNROLL for (int m = 0; m < MOE_HOPPER_ONE; m++) {
+            int32_t other = lane_get(members[m], item.n % CUDA_WARP);
+            if (lane == m) member = other;
+        }
+        if (active > CUDA_WARP && mine) member = lists.members[(int64_t)item.expert * lists.capacity + lane];
+        int32_t row = member / lists.per_token;
+        if (down && known != item.n) {
+            moe_wait(a.up_done + item.n, (uint32_t)a.sizes.tiles, "gate and up of an expert", lane);
+            known = item.n;
+        }
+        others_wrote();
+        arrivals_wait(r.empty + at.stage, at.parity ^ 1);
+        if (lane == 0) arrivals_expect(r.full + at.stage, (uint32_t)(item.count * cols) * 2);
+        WARP_SYNC();
+        if (mine) {
+            copy_bulk(r.lines + at.stage * moe_line_bytes<form>(a) + lane * row_bytes,
+                      down ? a.glu.z + (int64_t)member * cols : a.in.out + (int64_t)row * cols, (uint32_t)cols * 2,
+                      r.full + at.stage);
+            r.members[at.stage].member[lane] = member;
+            r.members[at.stage].factor[lane] = !down && a.glu.row_factor ? a.glu.row_factor[row] : 1;
+        }
+        WARP_SYNC();
+        if (lane == 0) arrivals_come(r.full + at.stage);
+        /* Of few items every multiprocessor has one before anybody has two. A ring that holds an item does not wait for it. */
+        if (a.in.hidden >= 8 * EXPERTS_CHUNK && a.down.down.first.cols >= 8 * EXPERTS_CHUNK) arrivals_wait(r.begun, begun);
+        number = lane == 0 ? draw(a.counts + MOE_TICKET, 1) : 0;
+        item = moe_tell(a, r, active, both, queue, number, lane);
+    }
+}
+
 /* ---- Who multiplies: weights ------------------------------------------------------------------------------------- */
 
-template <int STAGES, int LINES> struct moe_multiplier {
+template <typename form> struct moe_multiplier {
     int32_t lane, warp;
     unsigned char *ring; /* of the warp, this lane's 16 bytes */
     /* What is asked for next: a chunk of a tile of the item that is multiplied, or of the next one (`entered`), and where in
@@ -169,7 +263,7 @@ template <int STAGES, int LINES> struct moe_multiplier {
     bool there, entered;
     moe_queue_at ahead; /* of the item behind the one that is asked for */
     moe_queue_at now;   /* of the item that is multiplied */
-    moe_at<LINES> line;
+    moe_at<form::LINES> line;
     int32_t given;      /* parity of the next sums that up hands over */
 };
 
@@ -177,12 +271,12 @@ template <int STAGES, int LINES> struct moe_multiplier {
 DEVICE bool moe_tile_of(const moe_args &a, const moe_stream_item &item, int warp, int32_t *tile)
 {
     bool down = item.kind == MOE_DOWN;
-    *tile = down ? item.group * MOE_HOPPER_WARPS + warp : item.group * (MOE_HOPPER_WARPS / 2) + warp / 2;
+    *tile = down ? item.group * MOE_HOPPER_WARPS + warp : item.group * MOE_HOPPER_PAIRS + warp / 2;
     return *tile < (down ? a.sizes.out_tiles : a.sizes.tiles);
 }
 
 /* The next item is asked for from now on. */
-template <int STAGES, int LINES> DEVICE void moe_enter(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w)
+template <typename form> DEVICE void moe_enter(const moe_args &a, const moe_ring &r, moe_multiplier<form> &w)
 {
     arrivals_wait(r.told + w.ahead.stage, w.ahead.parity);
     const moe_stream_item &item = r.queue[w.ahead.stage];
@@ -200,8 +294,8 @@ template <int STAGES, int LINES> DEVICE void moe_enter(const moe_args &a, const 
 }
 
 /* How many of the next `most` stages are asked for without looking at items; *some: do chunks go there? */
-template <int STAGES, int LINES>
-DEVICE int32_t moe_run(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, int32_t most, bool *some)
+template <typename form>
+DEVICE int32_t moe_run(const moe_args &a, const moe_ring &r, moe_multiplier<form> &w, int32_t most, bool *some)
 {
     if (w.turns == 0 && !w.entered) moe_enter(a, r, w);
     *some = w.turns > 0 && w.there;
@@ -212,7 +306,7 @@ DEVICE int32_t moe_run(const moe_args &a, const moe_ring &r, moe_multiplier<STAG
 }
 
 /* Behind them. */
-template <int STAGES, int LINES> DEVICE void moe_ran(moe_multiplier<STAGES, LINES> &w, bool some)
+template <typename form> DEVICE void moe_ran(moe_multiplier<form> &w, bool some)
 {
     if (w.turns <= 0 || w.chunk < w.chunks) return;
     w.chunk = 0, w.turns--; /* again, for other rows */
@@ -220,7 +314,7 @@ template <int STAGES, int LINES> DEVICE void moe_ran(moe_multiplier<STAGES, LINE
 }
 
 /* A stage of the ring; the one that was there has been read by all lanes. */
-template <int STAGES, int LINES> DEVICE void moe_ask(moe_multiplier<STAGES, LINES> &w, bool some)
+template <typename form> DEVICE void moe_ask(moe_multiplier<form> &w, bool some)
 {
     unsigned char *to = w.ring + w.place;
     if (some) {
@@ -230,16 +324,16 @@ template <int STAGES, int LINES> DEVICE void moe_ask(moe_multiplier<STAGES, LINE
     }
     copy_commit();
     w.place += MOE_HOPPER_STAGE;
-    if (w.place == STAGES * MOE_HOPPER_STAGE) w.place = 0;
+    if (w.place == form::STAGES * MOE_HOPPER_STAGE) w.place = 0;
 }
 
 /* The item that is multiplied from now on; all its first stages but one are on their way. */
-template <int STAGES, int LINES>
-DEVICE void moe_turn_to_next(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w)
+template <typename form>
+DEVICE void moe_turn_to_next(const moe_args &a, const moe_ring &r, moe_multiplier<form> &w)
 {
     if (!w.entered) moe_enter(a, r, w);
     w.entered = false;
-    for (int32_t left = STAGES - 1 - w.since; left > 0;) {
+    for (int32_t left = form::STAGES - 1 - w.since; left > 0;) {
         bool some;
         int32_t run = moe_run(a, r, w, left, &some);
         left -= run;
@@ -255,11 +349,11 @@ struct moe_lane {
     int32_t codes, scales, row;
 };
 
-DEVICE moe_lane moe_lane_of(int32_t rows, int lane)
+DEVICE moe_lane moe_lane_of(int32_t row_bytes, int32_t rows, int lane)
 {
     int g = lane / 4, t = lane % 4, row = g < rows ? g : rows - 1; /* behind the last row comes it again */
     return {(t * EXPERTS_TILE + EXPERTS_PLACE(g, t) - lane) * 16, MOE_HOPPER_CODES + t * 32 + g * 2 - lane * 16,
-            row * MOE_HOPPER_ROW + t * 16};
+            row * row_bytes + t * 16};
 }
 
 /* d += a tile's half stage times eight rows: experts_multiply_half. */
@@ -285,47 +379,65 @@ DEVICE void moe_multiply_half(const unsigned char *stage, const unsigned char *l
     }
 }
 
-/* Sums d of the warp's tile and up to eight rows over the next chunks of both rings. */
-template <int STAGES, int LINES>
-DEVICE void moe_sum(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, bool there, int32_t rows,
-                    int32_t chunks, float d[4])
+/* d += the warp's tile times up to eight rows over the next chunks of both rings; with ONE of rows at x. */
+template <typename form>
+DEVICE void moe_sum(const moe_args &a, const moe_ring &r, moe_multiplier<form> &w, const moe_lane &at, bool there,
+                    int32_t chunks, const unsigned char *x, float d[4])
 {
-    const moe_lane at = moe_lane_of(rows, w.lane);
-    UNROLL for (int i = 0; i < 4; i++) d[i] = 0;
     while (chunks) {
         bool some;
         int32_t run = moe_run(a, r, w, chunks, &some);
         chunks -= run;
-        _Pragma("unroll 1") for (; run; run--, moe_step(w.line)) {
-            copy_wait<STAGES - 2>();
+        _Pragma("unroll 1") for (; run; run--) {
+            copy_wait<form::STAGES - 2>();
             WARP_SYNC(); /* the chunk is there for all lanes, and all are done with the one before it */
             moe_ask(w, some);
-            arrivals_wait(r.full + w.line.stage, w.line.parity);
+            if (!form::ONE) arrivals_wait(r.full + w.line.stage, w.line.parity);
             if (there) { /* the chunk is where the next one will be asked to */
-                const unsigned char *stage = w.ring + w.place, *line = r.lines + w.line.stage * MOE_HOPPER_LINE;
+                const unsigned char *stage = w.ring + w.place, *line = form::ONE ? x : r.lines + w.line.stage * MOE_HOPPER_LINE;
                 UNROLL for (int half = 0; half < 2; half++) moe_multiply_half(stage, line, at, half, d);
             }
+            x += 2 * EXPERTS_CHUNK;
+            if (form::ONE) continue;
             WARP_SYNC();
             if (w.lane == 0) arrivals_come(r.empty + w.line.stage);
+            moe_step(w.line);
         }
         moe_ran(w, some);
     }
 }
 
-/* Of an item that is down `gate` is the factor. */
-DEVICE experts_columns moe_columns_of(const moe_args &a, const moe_stream_item &item, int32_t first, int lane)
+/* Of an item that is down `gate` is the factor. With one block a multiprocessor who the rows are is in shared memory by then:
+ * nobody has anything else to do while it comes from further away. */
+template <typename form>
+DEVICE void moe_columns_of(const moe_args &a, const moe_ring &r, const moe_multiplier<form> &w, const moe_stream_item &item,
+                           int32_t first, experts_columns &c)
 {
-    experts_columns c = experts_columns_of(a.glu, item.expert, item.count, first, lane);
+    if (form::ONE) {
+        const moe_members &rows = r.members[w.line.stage];
+        UNROLL for (int i = 0; i < 2; i++) {
+            int32_t m = 2 * (w.lane % 4) + i;
+            c.member[i] = m < item.count ? rows.member[m] : -1;
+            c.row_factor[i] = m < item.count ? rows.factor[m] : 1;
+        }
+        return;
+    }
+    c = experts_columns_of(a.glu, item.expert, item.count, first, w.lane);
     if (item.kind == MOE_DOWN) c.gate = a.down.down.factors[item.expert];
-    return c;
 }
 
-/* The warp's tile of an item, all rows of its expert. With one block a multiprocessor there are registers for what its end
- * needs, which is then asked for before its sums: nobody has anything else to do at that end. */
-template <int STAGES, int LINES>
-DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier<STAGES, LINES> &w, const moe_stream_item &item)
+/* A tile is through for an expert, all rows of it: the last one makes the outputs. */
+DEVICE void moe_tile_done(const moe_args &a, const moe_stream_item &item, int32_t tile, int lane)
 {
-    enum { EARLY = STAGES == MOE_HOPPER_STAGES_ONE };
+    if (!moe_last_again(a.out_done + tile, (uint32_t)item.active, lane)) return;
+    if (a.behind_shared) follow_wait();
+    moe_out<MOE_ROWS>(a, tile, lane);
+}
+
+/* The warp's tile of an item, all rows of its expert. */
+template <typename form>
+DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier<form> &w, const moe_stream_item &item)
+{
     bool down = item.kind == MOE_DOWN;
     int g = w.lane / 4, pair = w.warp / 2;
     int32_t tile, chunks = (down ? a.down.down.first.cols : a.in.hidden) / EXPERTS_CHUNK;
@@ -334,11 +446,23 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
     for (int32_t first = 0; first < item.count; first += MOE_HOPPER_ROWS) {
         float d[4], up[4];
         experts_columns c;
-        if (EARLY) c = moe_columns_of(a, item, first, w.lane);
-        moe_sum(a, r, w, there, item.count - first, chunks, d);
+        const moe_lane at = moe_lane_of(moe_row_bytes<form>(a), item.count - first, w.lane);
+        UNROLL for (int i = 0; i < 4; i++) d[i] = 0;
+        if (form::ONE) {
+            c.gate = (down ? a.down.down : a.glu.gate).factors[item.expert], c.up = a.glu.up.factors[item.expert];
+            const unsigned char *x = r.lines + w.line.stage * moe_line_bytes<form>(a);
+            int32_t quarter = chunks / 4;
+            arrivals_wait(r.full + w.line.stage, w.line.parity);
+            _Pragma("unroll 1") for (int part = 0; part < 2; part++) {
+                moe_sum(a, r, w, at, there, part ? chunks - quarter : quarter, x + part * quarter * (2 * EXPERTS_CHUNK), d);
+                if (part == 0 && w.warp == 0 && w.lane == 0) arrivals_come(r.begun);
+            }
+        } else {
+            moe_sum(a, r, w, at, there, chunks, NULL, d);
+        }
         if (!there) continue;
         if (down) {
-            if (!EARLY) c = moe_columns_of(a, item, first, w.lane);
+            moe_columns_of(a, r, w, item, first, c);
             UNROLL for (int i = 0; i < 2; i++) {
                 if (c.member[i] < 0) continue;
                 float *y = a.down.y + (int64_t)c.member[i] * a.down.down.first.rows + tile * EXPERTS_TILE + g;
@@ -354,7 +478,7 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
             if (w.lane == 0) arrivals_come(r.given + pair);
             w.given ^= 1;
         } else {
-            if (!EARLY) c = moe_columns_of(a, item, first, w.lane);
+            moe_columns_of(a, r, w, item, first, c);
             arrivals_wait(r.given + pair, w.given);
             quad q = *handed;
             UNROLL for (int i = 0; i < 4; i++) up[i] = bits_float(q.w[i]);
@@ -365,30 +489,46 @@ DEVICE void moe_stream_tile(const moe_args &a, const moe_ring &r, moe_multiplier
             moe_bring(a.up_done + item.n, 1, w.lane);
         }
     }
-    if (down && there && moe_last_again(a.out_done + tile, (uint32_t)item.active, w.lane)) moe_out<MOE_ROWS>(a, tile, w.lane);
+    if (form::ONE) { /* the members have been read as well */
+        WARP_SYNC();
+        if (w.lane == 0) arrivals_come(r.empty + w.line.stage);
+        moe_step(w.line);
+    }
+    if (down && there) moe_tile_done(a, item, tile, w.lane);
 }
 
-template <int STAGES, int LINES> DEVICE void moe_hopper(const moe_args &a)
+template <typename form> DEVICE void moe_hopper(const moe_args &a)
 {
-    moe_ring r = moe_ring_of<STAGES, LINES>(DYNAMIC(unsigned char));
+    moe_ring r = moe_ring_of<form>(a, DYNAMIC(unsigned char));
     if (threadIdx.x == 0) {
-        for (int i = 0; i < LINES; i++) arrivals_init(r.full + i, 1), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
+        for (int i = 0; i < form::LINES; i++)
+            arrivals_init(r.full + i, form::ONE ? 2 : 1), arrivals_init(r.empty + i, MOE_HOPPER_WARPS);
         for (int i = 0; i < MOE_HOPPER_QUEUE; i++) arrivals_init(r.told + i, 1), arrivals_init(r.read + i, MOE_HOPPER_WARPS);
-        for (int i = 0; i < MOE_HOPPER_WARPS / 2; i++) arrivals_init(r.given + i, 1), arrivals_init(r.taken + i, 1);
+        for (int i = 0; i < MOE_HOPPER_PAIRS; i++)
+            arrivals_init(r.given + i, 1), arrivals_init(r.taken + i, 1);
+        arrivals_init(r.begun, 1);
         arrivals_ready();
+        if (a.behind_shared) arrived(); /* nothing older is in the first-level cache */
     }
     BLOCK_SYNC();
-    follow();
+    if (a.behind_shared)
+        follow_let(); /* the lists are there, `beside` is not */
+    else
+        follow();
     int lane = threadIdx.x % CUDA_WARP, warp = known_here(threadIdx.x / CUDA_WARP);
     if (warp == MOE_HOPPER_WARPS) {
-        moe_load_rows<LINES>(a, r, lane);
+        if (form::ONE)
+            moe_load_whole_rows<form>(a, r, lane);
+        else
+            moe_load_rows<form>(a, r, lane);
     } else {
-        moe_multiplier<STAGES, LINES> w = {};
-        w.lane = lane, w.warp = warp, w.ring = r.stages + warp * STAGES * MOE_HOPPER_STAGE + lane * 16;
+        moe_multiplier<form> w = {};
+        w.lane = lane, w.warp = warp, w.ring = r.stages + warp * form::STAGES * MOE_HOPPER_STAGE + lane * 16;
         for (;;) {
             moe_turn_to_next(a, r, w);
             moe_stream_item item = r.queue[w.now.stage];
             if (item.kind == MOE_NONE) {
+                if (a.behind_shared) follow_wait();
                 /* All rows are padding: nobody counts up to their outputs. */
                 for (int32_t tile = blockIdx.x * MOE_HOPPER_WARPS + warp; item.active == 0 && tile < a.sizes.out_tiles;
                      tile += gridDim.x * MOE_HOPPER_WARPS)
@@ -402,9 +542,10 @@ template <int STAGES, int LINES> DEVICE void moe_hopper(const moe_args &a)
         }
         copy_wait<0>();
     }
-    WARP_SYNC();
-    moe_end(a, lane);
+    if (a.behind_shared) follow_wait();
+    BLOCK_SYNC();
+    if (warp == 0) moe_end(a, gridDim.x, lane);
 }
 
-KERNEL_TOGETHER(moe_hopper_one, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<MOE_HOPPER_STAGES_ONE, MOE_HOPPER_LINES_ONE>(a); }
-KERNEL_TOGETHER(moe_hopper, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<MOE_HOPPER_STAGES, MOE_HOPPER_LINES>(a); }
+KERNEL_TOGETHER(moe_hopper_one, moe_args, MOE_HOPPER_BLOCK, 1) { moe_hopper<moe_form<true>>(a); }
+KERNEL_TOGETHER(moe_hopper, moe_args, MOE_HOPPER_BLOCK, MOE_HOPPER_BLOCKS) { moe_hopper<moe_form<false>>(a); }

@@ -173,7 +173,7 @@ template <int MOST> DEVICE void moe_choose(const moe_args &a, int32_t row, int l
             if (few) s[j] = 1 / (1 + expf(-s[j]));
             scores[e] = s[j];
         }
-        if (few) moe_route_row(a.choose, s, row, lane);
+        if (few) moe_route_row(a.choose, s, moe_row_ahead_of(a.choose, row, lane), row, lane);
     }
     if (!few) route_row(a.choose, row, lane);
     WARP_SYNC();
