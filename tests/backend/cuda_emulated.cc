@@ -959,6 +959,23 @@ void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place wh
     moves++;
 }
 
+void hand_word(uint32_t *at, uint32_t x, place where)
+{
+    check_global(at, sizeof *at, "hand_over", where);
+    *at = x, moves++;
+}
+
+uint32_t wait_word(const uint32_t *at, const char *what, place where)
+{
+    check_global(at, sizeof *at, "await_word", where);
+    for (const volatile uint32_t *now = at; *now == 0;) {
+        waits = {where, what, *now, 1, blockIdx, fibers[current].index};
+        hand_on(current, warp_of(current));
+    }
+    moves++;
+    return *at;
+}
+
 void copy_start(void *shared, const void *global, unsigned bytes, bool there, place at)
 {
     check_shared(shared, bytes, "copy_async", at);

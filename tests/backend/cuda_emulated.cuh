@@ -58,6 +58,8 @@ const void *shared_of_rank(const void *own, int rank, place at);
 
 uint32_t count_arrival(uint32_t *at, uint32_t n, place where);
 void wait_arrival(const uint32_t *at, uint32_t least, const char *what, place where);
+void hand_word(uint32_t *at, uint32_t x, place where);
+uint32_t wait_word(const uint32_t *at, const char *what, place where);
 void copy_start(void *shared, const void *global, unsigned bytes, bool there, place at);
 void copy_close();
 void copy_finish(int left);
@@ -101,6 +103,7 @@ template <typename type> type meet(const char *what, warp_work work, type x, int
     return e.out;
 }
 void ballot_work(void *const lanes[32]);
+void least_work(void *const lanes[32]);
 void sync_work(void *const lanes[32]);
 
 /* ---- Between cuda_emulated.cc and cuda_emulated_hopper.cc -------------------------------------------------------- */
@@ -181,6 +184,11 @@ EMULATED_EXCHANGE(uint64_t)
 DEVICE uint32_t lane_ballot(bool x, EMULATED_HERE)
 {
     return emulated::meet<uint32_t>("lane_ballot", emulated::ballot_work, x, 0, EMULATED_PLACE);
+}
+
+DEVICE uint32_t lane_least(uint32_t x, EMULATED_HERE)
+{
+    return emulated::meet<uint32_t>("lane_least", emulated::least_work, x, 0, EMULATED_PLACE);
 }
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
@@ -326,6 +334,19 @@ DEVICE uint32_t draw(uint32_t *at, uint32_t n, EMULATED_HERE)
 DEVICE void await(const uint32_t *at, uint32_t least, const char *what, EMULATED_HERE)
 {
     emulated::wait_arrival(at, least, what, EMULATED_PLACE);
+}
+DEVICE void hand_over(uint32_t *at, uint32_t x, EMULATED_HERE)
+{
+    emulated::hand_word(at, x, EMULATED_PLACE);
+}
+DEVICE uint32_t load_fresh(const uint32_t *at, EMULATED_HERE)
+{
+    emulated::check_global(at, sizeof *at, "load_fresh", EMULATED_PLACE);
+    return *(const volatile uint32_t *)at;
+}
+DEVICE uint32_t await_word(const uint32_t *at, const char *what, EMULATED_HERE)
+{
+    return emulated::wait_word(at, what, EMULATED_PLACE);
 }
 DEVICE void pause_some()
 {

@@ -12,6 +12,16 @@ void ballot_work(void *const lanes[32])
     for (int i = 0; i < LANES; i++) ((exchange<uint32_t> *)lanes[i])->out = bits;
 }
 
+void least_work(void *const lanes[32])
+{
+    uint32_t least = 0xFFFFFFFFu;
+    for (int i = 0; i < LANES; i++) {
+        uint32_t x = ((exchange<uint32_t> *)lanes[i])->in;
+        least = x < least ? x : least;
+    }
+    for (int i = 0; i < LANES; i++) ((exchange<uint32_t> *)lanes[i])->out = least;
+}
+
 void sync_work(void *const *)
 {
 }

@@ -304,8 +304,8 @@ static bool select_at_once(ops_step *step, int layer)
     const ops_backend *b = step->backend;
     const ops_model *m = b->model;
     int32_t longest = longest_run(step), columns = longest * m->index_heads;
-    if (step->device_cache.index != KERNEL_CACHE_NVFP4 || b->options.read != READBACK_EXACT || m->index_dim != 128 ||
-        columns > DECODE_COLUMNS || longest == 0)
+    if (step->rows.count > step->index_rows || step->device_cache.index != KERNEL_CACHE_NVFP4 ||
+        b->options.read != READBACK_EXACT || m->index_dim != 128 || columns > DECODE_COLUMNS || longest == 0)
         return false;
     index_decode_args args = {
         .rows = step->device_rows,
@@ -313,17 +313,24 @@ static bool select_at_once(ops_step *step, int layer)
         .q = step->index_q,
         .scores = step->scores,
         .blocks = step->blocks,
-        .arrived = step->index_arrived,
+        .order = step->index_order,
+        .drawn = step->index_drawn,
         .layer_offset = (int64_t)step->cache->layout.index_offset[layer],
         .heads = m->index_heads,
         .top = m->index_top,
         .local = m->index_local,
         .max_blocks = step->max_blocks,
+        .stride = decode_stride(step->max_blocks),
         .layer = layer,
         .group = group_of_rows(step, longest),
     };
+    if (most_visible(step) > DECODE_MOST) return false;
     int64_t most = cuda_rounded_up(most_visible(step));
+    int64_t runs;
+    spans_of_runs(step, 1, &runs);
     args.share = share_of_runs(step, (columns > 8 ? 2 : 3) * (int64_t)b->info.processors);
+    /* Those that wait for others leave a multiprocessor free for them. */
+    args.choosers = 1 + (int32_t)((b->info.processors - 1) / runs);
     int64_t spans = most <= m->index_top ? 1 : (most * DECODE_SHARE + args.share - 1) / args.share;
     if (spans > 65535) return false;
     char name[64];

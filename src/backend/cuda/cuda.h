@@ -124,7 +124,9 @@ struct ops_step {
     float *index_k;         /* [T, index_dim] */
     float *scores;          /* [T, index_heads, max_blocks] */
     int index_layer;        /* whose they are */
-    uint32_t *index_arrived; /* [T] zeros between kernels: thread blocks of index_decode that are done */
+    uint32_t *index_drawn;  /* [index_rows] zeros between kernels, as the next: thread blocks of index_decode that came */
+    uint32_t *index_order;  /* [index_rows, index_heads, decode_stride(max_blocks)] scores that they hand over */
+    int32_t index_rows;     /* T, or less: for so many rows they are there */
     int32_t *blocks;        /* [T, index_heads, index_top] */
     float *attention;       /* [T, heads, head_dim] bf16 values */
     uint16_t *attention_bf16;

@@ -12,11 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/kernels/index.h"
 #include "backend/cuda/kernels/rows.h"
 #include "base/error.h"
 #include "base/memory.h"
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+enum { INDEX_ROWS = 1024 }; /* of a step that selects in one launch, at most */
 
 hy_status cuda_step_alloc(ops_step *step, size_t count, size_t size, const char *what, void *out, hy_error *err)
 {
@@ -60,7 +63,6 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         {&s->index_q, index_heads * (size_t)m->index_dim, f},
         {&s->index_k, (size_t)m->index_dim, f},
         {&s->scores, index_heads * (size_t)s->max_blocks, f},
-        {&s->index_arrived, 1, sizeof *s->index_arrived},
         {&s->blocks, index_heads * (size_t)m->index_top, sizeof *s->blocks},
         {&s->attention, q, f},
         {&s->attention_bf16, q, h},
@@ -78,6 +80,14 @@ static hy_status open_tensors(ops_step *s, hy_error *err)
         status = cuda_step_alloc(s, count, tensors[i].size, "the tensors of a step", tensors[i].at, err);
     }
     size_t logits = (size_t)s->limits.logit_rows * (size_t)m->vocab;
+    size_t order = index_heads * (size_t)decode_stride(s->max_blocks), index_rows = larger(s->limits.rows, 1);
+    if (index_rows > INDEX_ROWS) index_rows = INDEX_ROWS;
+    s->index_rows = (int32_t)index_rows;
+    if (status == HY_OK)
+        status = cuda_step_alloc(s, index_rows * order, sizeof *s->index_order, "the tensors of a step",
+                                 &s->index_order, err);
+    if (status == HY_OK)
+        status = cuda_step_alloc(s, index_rows, sizeof *s->index_drawn, "the tensors of a step", &s->index_drawn, err);
     if (status == HY_OK) status = cuda_step_alloc(s, logits, f, "the logits of a step", &s->logits, err);
     return status;
 }

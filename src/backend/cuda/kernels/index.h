@@ -12,9 +12,11 @@ enum {
     DECODE_WARPS = 8,   /* of index_decode */
     DECODE_PIECE = 32,  /* tokens that a warp of it takes at once */
     DECODE_PIECES = 4,  /* of a block */
-    DECODE_STAGES = 2,  /* pieces of a warp on their way */
-    DECODE_LINES = 256, /* of 256 bytes: half of them a table, the other one keys on their way */
+    DECODE_PIECE_BYTES = DECODE_PIECE * 72,
+    DECODE_STAGES = 2,      /* pieces of a warp on their way, of 8 columns */
+    DECODE_STAGES_WIDE = 4, /* of more */
     DECODE_RUN = 64,    /* blocks of a thread block, at most */
+    DECODE_MOST = 8192, /* blocks that a row sees, at most */
     DECODE_SHARE = 256, /* parts of a block */
     DECODE_COLUMNS = 32, /* index heads of rows that share a block there, at most */
 };
@@ -63,17 +65,27 @@ typedef struct index_decode_args {
     const float *q;    /* [T, heads, 128] bf16 values */
     float *scores;     /* [T, heads, max_blocks]: of the blocks that a run sees, if it sees more than `top` */
     int32_t *blocks;   /* [T, heads, top] */
-    uint32_t *arrived; /* [T] zeros, before and after */
+    uint32_t *order;   /* [T, heads, stride] zeros, before and after, as the next */
+    uint32_t *drawn;   /* [T] */
     int64_t layer_offset;
     int32_t heads, top, local, max_blocks, layer;
+    int32_t stride;   /* decode_stride(max_blocks) */
+    int32_t choosers; /* thread blocks of a run that choose, at most */
     int32_t group; /* rows of a thread block: one run and padding behind it; 1: a run wherever one begins */
     int32_t share; /* of a thread block, at most, in DECODE_SHARE-ths of a block; less than DECODE_RUN blocks */
 } index_decode_args;
 
-/* Dynamic shared memory of index_decode_COLUMNS, bytes: lines, units of scales, queries, and the largest scores of pieces. */
+/* Words of a column that thread blocks hand over, whole quads. */
+static inline int32_t decode_stride(int32_t max_blocks)
+{
+    return (max_blocks + 3) / 4 * 4;
+}
+
+/* Dynamic shared memory of index_decode_COLUMNS, bytes: pieces, units of scales, a ticket, queries, and the largest scores of
+ * pieces. */
 static inline int32_t index_decode_shared(int32_t columns, int32_t share)
 {
-    return DECODE_LINES * 256 + 1024 + columns * 256 +
+    return DECODE_WARPS * (columns > 8 ? DECODE_STAGES_WIDE : DECODE_STAGES) * DECODE_PIECE_BYTES + 1024 + 16 + columns * 256 +
            (share / DECODE_SHARE + 1) * DECODE_PIECES * columns * 4;
 }
 

@@ -39,6 +39,13 @@
 #define MMA_ONE_SUM false
 #endif
 
+/* Do blocks of a launch run beside each other? In emulation only those of KERNEL_TOGETHER and KERNEL_NEIGHBOURS do. */
+#ifdef HAYATE_EMULATED
+#define BLOCKS_BESIDE false
+#else
+#define BLOCKS_BESIDE true
+#endif
+
 #ifdef HAYATE_EMULATED
 #include "backend/cuda_emulated.cuh" /* tests/ */
 
@@ -172,6 +179,7 @@ DEVICE float lane_get(float x, int lane) { return __shfl_sync(~0u, x, lane); }
 DEVICE uint32_t lane_get(uint32_t x, int lane) { return __shfl_sync(~0u, x, lane); }
 DEVICE int32_t lane_get(int32_t x, int lane) { return __shfl_sync(~0u, x, lane); }
 DEVICE uint32_t lane_ballot(bool x) { return __ballot_sync(~0u, x); }
+DEVICE uint32_t lane_least(uint32_t x) { return __reduce_min_sync(~0u, x); } /* of all lanes */
 
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
@@ -368,6 +376,23 @@ DEVICE void await(const uint32_t *at, uint32_t least, const char *what)
         __nanosleep(32);
     }
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+/* A word that is 0 until another block hands it over: that word alone is there for whoever sees it, nothing beside. */
+DEVICE void hand_over(uint32_t *at, uint32_t x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory"); }
+DEVICE uint32_t load_fresh(const uint32_t *at)
+{
+    uint32_t x;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+DEVICE uint32_t await_word(const uint32_t *at, const char *what)
+{
+    for (long long begin = 0;;) {
+        uint32_t x = load_fresh(at);
+        if (x != 0) return x;
+        if (begin == 0) begin = clock64();
+        if (clock64() - begin > AWAIT_CYCLES) __assertfail(what, "await_word", 0, "hayate", 1);
+    }
 }
 /* Half a microsecond or so. */
 DEVICE void pause_some() { __nanosleep(500); }
