@@ -77,6 +77,7 @@ struct matrix_lane {
 };
 void matrices_work(void *const lanes[32]);
 void transposed_work(void *const lanes[32]);
+void transposed_store(void *const lanes[32]);
 
 template <typename type> struct exchange {
     type in, out;
@@ -421,6 +422,12 @@ DEVICE void load_transposed(uint32_t out[4], const void *shared, EMULATED_HERE)
     emulated::check_shared(shared, 16, "load_transposed", EMULATED_PLACE);
     emulated::matrix_lane lane = {out, shared};
     emulated::warp_meet("load_transposed", emulated::transposed_work, &lane, EMULATED_PLACE);
+}
+DEVICE void store_transposed(void *shared, const uint32_t in[4], EMULATED_HERE)
+{
+    emulated::check_shared(shared, 16, "store_transposed", EMULATED_PLACE);
+    emulated::matrix_lane lane = {(uint32_t *)in, shared};
+    emulated::warp_meet("store_transposed", emulated::transposed_store, &lane, EMULATED_PLACE);
 }
 
 #endif

@@ -63,7 +63,7 @@ struct meeting {
 };
 
 std::vector<late> copies;
-group groups[GROUPS];
+group groups[CLUSTER][GROUPS]; /* of each block that is there */
 meeting meetings[CLUSTER][IDS]; /* of each block that is there */
 uint64_t seed;
 
@@ -125,7 +125,7 @@ template <typename function> void group_meet(const char *what, const void *broug
     unsigned thread = threadIdx.x;
     if (thread / THREADS >= GROUPS || (thread / THREADS + 1) * THREADS > blockDim.x)
         fail(&at, "%s by warps that are no whole warpgroup", what);
-    group *g = &groups[thread / THREADS];
+    group *g = &groups[rank_in_cluster()][thread / THREADS];
     if (!g->come) {
         g->what = what, g->at = at;
     } else if (strcmp(g->what, what) || g->at.line != at.line) {
@@ -297,7 +297,7 @@ void copies_then_arrive(arrivals *b, place at)
 
 void registers(int each, place at)
 {
-    group *g = &groups[threadIdx.x / THREADS % GROUPS];
+    group *g = &groups[rank_in_cluster()][threadIdx.x / THREADS % GROUPS];
     g->registers = each, g->registers_at = at;
 }
 
@@ -309,8 +309,8 @@ static void count_registers()
     if (!warpgroups) return;
     int at_launch = (int)(65536 / blockDim.x < 255 ? 65536 / blockDim.x : 255) / 8 * 8;
     for (int i = 0; i < warpgroups && i < GROUPS; i++) {
-        all += groups[i].registers ? groups[i].registers : at_launch;
-        if (groups[i].registers) last = &groups[i];
+        all += groups[0][i].registers ? groups[0][i].registers : at_launch;
+        if (groups[0][i].registers) last = &groups[0][i];
     }
     if (last && all > at_launch * warpgroups)
         report(&last->registers_at, "warpgroups take %d registers in all, %d a thread of each, the launch has %d", all,
@@ -399,7 +399,8 @@ void hopper_begin()
     for (late &l : copies)
         if (l.list) copies_end(l.list, false); /* of a block that failed */
     copies.clear();
-    for (group &g : groups) g = group();
+    for (auto &block : groups)
+        for (group &g : block) g = group();
     for (auto &block : meetings)
         for (meeting &m : block) m = meeting();
 }
@@ -431,10 +432,12 @@ void hopper_end()
 {
     count_registers();
     if (!copies.empty()) report(&copies[0].at, "a copy that has not arrived when the block ends");
-    for (group &g : groups)
-        if (!g.batches.empty() || !g.open.empty()) {
-            const batch_product *o = g.open.empty() ? &g.batches[0][0] : &g.open[0];
-            report(&o->at, "a wgmma that nobody waited for");
+    for (auto &block : groups)
+        for (group &g : block) {
+            const batch_product *o = g.open.empty() ? nullptr : &g.open[0];
+            for (auto &batch : g.batches)
+                if (!o && !batch.empty()) o = &batch[0];
+            if (o) report(&o->at, "a wgmma that nobody waited for");
         }
 }
 

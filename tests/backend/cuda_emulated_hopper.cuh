@@ -111,6 +111,18 @@ DEVICE uint32_t round_halves(float low, float high)
 {
     return half_bits(low) | half_bits(high) << 16;
 }
+DEVICE float half_float(uint32_t x)
+{
+    uint32_t exponent = x >> 10 & 31, mantissa = x & 1023;
+    float magnitude = exponent == 31 ? bits_float(0x7F800000u | mantissa << 13)
+                      : exponent     ? bits_float((exponent + 112) << 23 | mantissa << 13)
+                                     : (float)mantissa * 0x1p-24f;
+    return x & 0x8000 ? -magnitude : magnitude;
+}
+DEVICE uint32_t add_halves(uint32_t a, uint32_t b)
+{
+    return round_halves(half_float(a) + half_float(b), half_float(a >> 16) + half_float(b >> 16));
+}
 DEVICE uint32_t e4m3_halves(uint32_t codes)
 {
     float x[2];

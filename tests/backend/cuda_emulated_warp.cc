@@ -91,4 +91,13 @@ void transposed_work(void *const lanes[32])
                        (const char *)((matrix_lane *)lanes[m * 8 + i % 4 * 2 + j])->shared + i / 4 * 2, 2);
 }
 
+void transposed_store(void *const lanes[32])
+{
+    for (int i = 0; i < LANES; i++)
+        for (int m = 0; m < 4; m++)
+            for (int j = 0; j < 2; j++)
+                memcpy((char *)((matrix_lane *)lanes[m * 8 + i % 4 * 2 + j])->shared + i / 4 * 2,
+                       (const char *)&((matrix_lane *)lanes[i])->out[m] + j * 2, 2);
+}
+
 } // namespace emulated

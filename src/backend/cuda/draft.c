@@ -10,6 +10,7 @@
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/draft.h"
+#include "backend/cuda/kernels/draft_fp8.h"
 #include "backend/cuda/kernels/linear.h"
 #include "backend/sample.h"
 #include "base/error.h"
@@ -293,9 +294,39 @@ static const char *hopper_kernel(const ops_step *step)
 {
     const ops_backend *b = step->backend;
     if (b->info.major != 9 || b->info.shared < DRAFT_HOPPER_SHARED + DRAFT_HOPPER_TOTAL ||
-        b->model->drafter->head_dim != 128)
+        b->info.shared < DRAFT_FP8_SHARED || b->model->drafter->head_dim != 128)
         return NULL;
     return b->model->drafter->cache == CACHE_FP8 ? "draft_attend_fp8" : "draft_attend_bf16";
+}
+
+/* Keys and values of E4M3 (draft_fp8.cu): a sequence's head by one thread block, or by clusters of them. What takes the
+ * fewest turns of a block of keys, each of thread blocks that are there at once, with what a thread block needs beside
+ * them. */
+static void attend_fp8(ops_step *step, const slice *part, draft_attend_args *args, int queries, int32_t blocks)
+{
+    static const struct {
+        const char *name;
+        int cluster, queries;
+        int64_t turn, beside; /* in 100 ns, of an H200 */
+    } forms[] = {
+        {"draft_attend_fp8_whole", 1, DRAFT_FP8_WIDE, 20, 80},
+        {"draft_attend_fp8_half", 2, DRAFT_FP8_NARROW, 13, 60},
+        {"draft_attend_fp8_eighth", 8, DRAFT_FP8_NARROW, 11, 60},
+    };
+    int64_t heads = (int64_t)part->count * args->kv_heads, best = INT64_MAX;
+    int form = 0;
+    for (int i = 0; i < (int)(sizeof forms / sizeof *forms); i++) {
+        /* Large clusters find less room than there is: they do not reach beyond a GPC. */
+        int64_t at_once = step->backend->info.processors / forms[i].cluster * (forms[i].cluster > 2 ? 7 : 8) / 8;
+        int64_t tiles = (queries + forms[i].queries - 1) / forms[i].queries;
+        int64_t turns = (blocks + forms[i].cluster - 1) / forms[i].cluster;
+        if (at_once < 1) continue;
+        int64_t cost = (heads * tiles + at_once - 1) / at_once * (turns * forms[i].turn + forms[i].beside);
+        if (cost < best) best = cost, form = i;
+    }
+    args->tiles = (queries + forms[form].queries - 1) / forms[form].queries;
+    cuda_launch(step, forms[form].name, forms[form].cluster, args->kv_heads * args->tiles, part->count,
+                DRAFT_FP8_THREADS, DRAFT_FP8_SHARED, args, sizeof *args);
 }
 
 /* The mode that takes the fewest turns of a block of keys, of thread blocks that are there at once; each costs the time
@@ -329,7 +360,8 @@ static void attend(ops_step *step, const slice *part, int layer)
     assert(most <= s->blocks);
     if (hopper) mode = hopper_mode(step, (int64_t)part->count * d->kv_heads * tiles, most);
     int32_t places = mode == DRAFT_BLOCKS ? most : DRAFT_RUNS + 1;
-    int64_t abreast = mode == DRAFT_WHOLE ? part->count : s->parts / (places * d->kv_heads);
+    bool fp8 = hopper && d->cache == CACHE_FP8;
+    int64_t abreast = mode == DRAFT_WHOLE || fp8 ? part->count : s->parts / (places * d->kv_heads);
     for (int32_t first = 0; first < part->count; first += (int32_t)abreast) {
         int32_t count = part->count - first < abreast ? part->count - first : (int32_t)abreast;
         int64_t row = (int64_t)first * part->stride;
@@ -354,6 +386,10 @@ static void attend(ops_step *step, const slice *part, int layer)
                                   .attention = s->attention + row * q,
                                   .mode = mode,
                                   .tiles = tiles};
+        if (fp8) {
+            attend_fp8(step, part, &args, part->stride * per_group, most - 1);
+            continue;
+        }
         int across = mode == DRAFT_WHOLE ? 1 : mode == DRAFT_BY_RUNS ? (int)DRAFT_RUNS : most;
         size_t more = mode == DRAFT_WHOLE ? DRAFT_HOPPER_TOTAL : DRAFT_HOPPER_OWN;
         if (hopper)

@@ -16,7 +16,7 @@ enum {
     DRAFT_RUNS = 4,          /* into which the context's blocks of keys are divided */
     DRAFT_FOLD_THREADS = 128,
     DRAFT_PART_STATE = 8, /* floats of a query */
-    /* Of draft_attend_fp8 and draft_attend_bf16: */
+    /* Of draft_attend_bf16: */
     DRAFT_HOPPER_THREADS = 512,
     DRAFT_HOPPER_QUERIES = 128, /* of a thread block */
     DRAFT_HOPPER_SHARED = (160 + 1) << 10, /* bytes, and behind them: */
@@ -101,14 +101,16 @@ typedef struct draft_heads_args {
     const int32_t *sequence;
 } draft_heads_args;
 
-/* What a thread block of draft_attend_fp8 and draft_attend_bf16 takes: a block of keys, or the block's own rows; a run; all. */
+/* What a thread block of draft_attend_bf16 takes: a block of keys, or the block's own rows; a run; all. */
 enum { DRAFT_BLOCKS, DRAFT_BY_RUNS, DRAFT_WHOLE };
 
 /* Attention of blocks. What a thread block leaves are parts, at places of a sequence's head: one for each block of keys, the own
  * rows last; or (by_runs) one for each run, and behind these the own rows.
  *     draft_attend_32, _64, _128   by the padded dim, grid (blocks, kv_heads, sequences): parts of blocks
- *     draft_attend_fp8, _bf16      on Hopper, 128 dims, grid (blocks, DRAFT_RUNS or 1, kv_heads * tiles, sequences) by `mode`; of
+ *     draft_attend_bf16            on Hopper, 128 dims, grid (blocks, DRAFT_RUNS or 1, kv_heads * tiles, sequences) by `mode`; of
  *                                  DRAFT_WHOLE the attention itself
+ *     draft_attend_fp8_whole, _quarter, _eighth   the same of E4M3, grid (1, 4 or 8, kv_heads * tiles, sequences), tiles of
+ *                                  DRAFT_FP8_WIDE or DRAFT_FP8_NARROW queries: the attention itself
  *     draft_fold                   grid (tiles of 16 queries * dim / 8, kv_heads, sequences): attention of parts of blocks
  *     draft_fold_runs              the same, dim / 8 divided by warps of a block and rounded up: of parts of runs
  * Parts lie as draft.cuh has them. */
@@ -125,7 +127,7 @@ typedef struct draft_attend_args {
     float *part_state;         /* [sequences, kv_heads, places, queries, DRAFT_PART_STATE] */
     float *part_out;           /* [sequences, kv_heads, places, queries, dim] */
     uint16_t *attention;       /* [rows, heads, dim] bf16 */
-    int32_t mode, tiles;       /* on Hopper; of DRAFT_HOPPER_QUERIES queries */
+    int32_t mode, tiles;       /* on Hopper; of DRAFT_HOPPER_QUERIES, DRAFT_FP8_WIDE or DRAFT_FP8_NARROW queries */
 } draft_attend_args;
 
 /* Before the k-th drafts: takes the ones before; markov [sequences, rank] bf16 = markov_in of these; drafts whose confidence is

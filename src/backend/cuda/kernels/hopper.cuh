@@ -21,6 +21,8 @@
  *                                       not ended; also before a block ends at whose barriers others may still arrive
  *     e4m3_halves(codes)                the low two E4M3 codes as a pair of fp16, exactly; NaN gives NaN
  *     round_halves(low, high)           the nearest fp16 of both, ties to even, `low` in the low half
+ *     add_halves(a, b)                  the sums of two pairs of fp16, each rounded once
+ *     half_float(x)                     the fp16 in the low half of x
  *     others_read()                     between a thread's own writes to shared memory and a wgmma or copy_bulk that takes them:
  *                                       the writer calls it before the barrier that hands them over
  *     others_wrote()                    between a wait for what other blocks wrote to global memory and a copy_bulk of it, by
@@ -178,6 +180,18 @@ DEVICE uint32_t round_halves(float low, float high)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
     return d;
 }
+DEVICE uint32_t add_halves(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+DEVICE float half_float(uint32_t x)
+{
+    float d;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"((uint16_t)x));
+    return d;
+}
 DEVICE void others_read() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 DEVICE void others_wrote() { HOPPER_ASM("fence.proxy.async;" ::: "memory"); }
@@ -249,6 +263,8 @@ template <int LEFT, int COUNT> DEVICE void wgmma_wait(float (&d)[COUNT])
 #define WGMMA_F16(d, i) WGMMA_F8(d, i), WGMMA_F8(d, i + 8)
 #define WGMMA_D32 WGMMA_D16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define WGMMA_F32(d, i) WGMMA_F16(d, i), WGMMA_F16(d, i + 16)
+#define WGMMA_D56 WGMMA_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
+#define WGMMA_F56(d, i) WGMMA_F32(d, i), WGMMA_F16(d, i + 32), WGMMA_F8(d, i + 48)
 #define WGMMA_D64                                                                                                     \
     WGMMA_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"                                      \
               ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -296,10 +312,11 @@ WGMMA_FORM(8, 4, 4, 5, 6, 7, 8, 9, 10)
 WGMMA_FORM(16, 8, 8, 9, 10, 11, 12, 13, 14)
 WGMMA_FORM(32, 16, 16, 17, 18, 19, 20, 21, 22)
 WGMMA_FORM(64, 32, 32, 33, 34, 35, 36, 37, 38)
+WGMMA_FORM(112, 56, 56, 57, 58, 59, 60, 61, 62)
 WGMMA_FORM(128, 64, 64, 65, 66, 67, 68, 69, 70)
 WGMMA_FORM(256, 128, 128, 129, 130, 131, 132, 133, 134)
 
-/* N: 8, 16, 32, 64, 128, 256 columns. HALF: fp16, else bf16. add: false makes it d = a . b. */
+/* N: 8, 16, 32, 64, 112, 128, 256 columns. HALF: fp16, else bf16. add: false makes it d = a . b. */
 template <int N, bool HALF = false, bool B_MN = false>
 DEVICE void wgmma(float (&d)[N / 2], const uint32_t a[4], uint64_t b, bool add = true)
 {

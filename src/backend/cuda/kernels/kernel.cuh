@@ -98,6 +98,7 @@ DEVICE float power_of_two(float x)
     return p < 0x1p-126f ? 0 : p;
 }
 DEVICE float read_here(const float *shared) { return *shared; }
+DEVICE void read_here(const float *shared, float &x, float &y) { x = shared[0], y = shared[1]; }
 DEVICE float reciprocal(float x) { return 1 / x; }
 DEVICE uint32_t round_pair(float low, float high)
 {
@@ -288,6 +289,12 @@ DEVICE float read_here(const float *shared)
     float x;
     asm volatile("ld.volatile.shared.f32 %0, [%1];" : "=f"(x) : "r"((uint32_t)__cvta_generic_to_shared(shared)) : "memory");
     return x;
+}
+/* Two of them, at a multiple of 8 bytes. */
+DEVICE void read_here(const float *shared, float &x, float &y)
+{
+    asm volatile("ld.volatile.shared.v2.f32 {%0,%1}, [%2];"
+                 : "=f"(x), "=f"(y) : "r"((uint32_t)__cvta_generic_to_shared(shared)) : "memory");
 }
 /* Until at most N committed groups of this thread are on their way. */
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
@@ -500,6 +507,13 @@ DEVICE void load_transposed(uint32_t out[4], const void *shared)
     uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(at));
+}
+/* The way back: what load_transposed would load. */
+DEVICE void store_transposed(void *shared, const uint32_t in[4])
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    CLUSTER_ASM("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(in[0]), "r"(in[1]),
+                "r"(in[2]), "r"(in[3]) : "memory");
 }
 
 #endif
