@@ -9,6 +9,7 @@
 #include <limits.h>
 
 #include "backend/cuda/kernels/project_hopper.h"
+#include "backend/cuda/kernels/project_wide.h"
 #include "base/clock.h"
 #include "number/e8m0.h"
 
@@ -504,12 +505,13 @@ static void test_slices(void **state)
 
 /* ---- Products of warpgroups ---------------------------------------------------------------------------------------- */
 
-/* Rows from `from` on take project_hopper.cu; 0: none. */
-static void bed_hopper(bed *b, int32_t rows, int32_t cols, int from)
+/* Path 1: rows take project_hopper.cu, 2: project_wide.cu, with room for two tiles of weights at a time; 0: neither. */
+static void bed_hopper(bed *b, int32_t rows, int32_t cols, int path)
 {
     hy_error err = {0};
-    b->backend.options.gpu_wgmma_rows = from;
-    if (!from || b->step.packed) return;
+    b->backend.options.gpu_wgmma_rows = path > 0;
+    b->step.expanded_rows = path == 2 ? 1 : INT32_MAX;
+    if (!path || b->step.packed) return;
     b->backend.info.processors = 3; /* several tiles a block */
     b->step.packed_rows = (rows + 127) / 128 * 128;
     b->step.packed_cols = cols;
@@ -517,6 +519,9 @@ static void bed_hopper(bed *b, int32_t rows, int32_t cols, int from)
     check(b->gpu->calls->alloc(b->gpu, bytes, "rows as tiles", (void **)&b->step.packed, &err), &err);
     check(b->gpu->calls->alloc(b->gpu, 3 * HOPPER_OPEN, "open sums", (void **)&b->step.open_sums, &err), &err);
     b->gpu->calls->fill(b->gpu, b->step.packed, 0xFF, bytes);
+    b->step.expanded_bytes = (size_t)(2 * WIDE_OUTPUTS * 2) * (size_t)cols;
+    check(b->gpu->calls->alloc(b->gpu, b->step.expanded_bytes, "weights", (void **)&b->step.expanded, &err), &err);
+    b->gpu->calls->fill(b->gpu, b->step.expanded, 0xFF, b->step.expanded_bytes);
     b->gpu->calls->fill(b->gpu, b->step.open_sums, 0xFF, 3 * HOPPER_OPEN);
 }
 
@@ -545,15 +550,15 @@ static void hopper_shape(weight_format format, const int outputs[2], int cols, i
     for (int i = 0; i < count; i++) list[i] = count - 1 - i;
     void *device_in = device_put(b.gpu, in, (size_t)stored * (size_t)cols * sizeof *in);
     int32_t *device_list = device_put(b.gpu, list, (size_t)count * sizeof *list);
-    float *out[2][2]; /* [path][part] */
-    uint16_t *z[2] = {NULL, NULL}, *device_z = device_take(b.gpu, (size_t)stored * (size_t)outputs[0] * sizeof *device_z);
+    float *out[3][2]; /* [path][part] */
+    uint16_t *z[3] = {NULL, NULL, NULL}, *device_z = device_take(b.gpu, (size_t)stored * (size_t)outputs[0] * sizeof *device_z);
     for (int i = 0; i < 2; i++) {
         w[i] = random_weight(&b.memory, format, outputs[i], cols, 0.3f, i == 1);
         check(cuda_weight_load(&b.backend, &w[i], "a weight", &k[i], &err), &err);
         sizes[i] = (size_t)stored * (size_t)(outputs[i] + 5) * sizeof(float);
         parts[i] = (cuda_part){&k[i], device_take(b.gpu, sizes[i]), outputs[i] + 5};
     }
-    for (int path = 0; path < 2; path++) {
+    for (int path = 0; path < 3; path++) {
         bed_hopper(&b, count, cols, path);
         for (int i = 0; i < 2; i++) b.gpu->calls->fill(b.gpu, parts[i].out, 0xFF, sizes[i]);
         cuda_project_parts(&b.step, parts, 2, device_in, count, NULL, CUDA_STORE);
@@ -577,17 +582,19 @@ static void hopper_shape(weight_format format, const int outputs[2], int cols, i
         cuda_glu(&b.step, &k[0], &k[1], device_in, count, 1.7f, 2, false, parts[0].out, device_z);
         z[path] = device_get(b.gpu, device_z, (size_t)stored * (size_t)outputs[0] * sizeof *device_z);
     }
-    for (int i = 0; i < 2; i++) check_same(out[0][i], out[1][i], sizes[i] / 4, "sums");
-    if (glu) check_same(z[0], z[1], (size_t)stored * (size_t)outputs[0] / 2, "SwiGLU");
-    for (int i = 0; i < 2; i++) {
-        b.gpu->calls->free(b.gpu, parts[i].out);
-        free(out[0][i]), free(out[1][i]), free(z[i]);
+    for (int path = 1; path < 3; path++) {
+        const char *by = path == 1 ? "project_hopper" : "project_wide";
+        for (int i = 0; i < 2; i++) check_same(out[0][i], out[path][i], sizes[i] / 4, by);
+        if (glu) check_same(z[0], z[path], (size_t)stored * (size_t)outputs[0] / 2, by);
     }
+    for (int path = 0; path < 3; path++) free(out[path][0]), free(out[path][1]), free(z[path]);
+    for (int i = 0; i < 2; i++) b.gpu->calls->free(b.gpu, parts[i].out);
     b.gpu->calls->free(b.gpu, device_in);
     b.gpu->calls->free(b.gpu, device_list);
     b.gpu->calls->free(b.gpu, device_z);
     b.gpu->calls->free(b.gpu, b.step.packed);
     b.gpu->calls->free(b.gpu, b.step.open_sums);
+    b.gpu->calls->free(b.gpu, b.step.expanded);
     free(in), free(list);
     bed_close(&b);
 }
@@ -604,7 +611,9 @@ static void test_hopper(void **state)
     hopper_shape(WEIGHT_MXFP8, (int[]){200, 200}, 1024, 129);
     hopper_shape(WEIGHT_MXFP8, (int[]){128, 17}, 1024, 1);
     hopper_shape(WEIGHT_MXFP8, (int[]){16, 300}, 3072, 260);
+    hopper_shape(WEIGHT_MXFP8, (int[]){384, 300}, 1024, 320);
     hopper_shape(WEIGHT_BF16, (int[]){70, 70}, 512, 64);
+    hopper_shape(WEIGHT_BF16, (int[]){300, 300}, 512, 192);
     hopper_shape(WEIGHT_BF16, (int[]){129, 128}, 1536, 17);
     hopper_shape(WEIGHT_NVFP4, (int[]){64, 64}, 1024, 130);
     hopper_shape(WEIGHT_NVFP4, (int[]){260, 31}, 2048, 7);

@@ -88,7 +88,6 @@ void cuda_attend_in(ops_step *step, int layer)
     int heads = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim, index = m->index_heads * m->index_dim;
     bool sparse = m->layer[layer].sparse;
     if (n == 0) return;
-    cuda_norm(step, step->x, &l->input_norm, m->hidden, m->norm_eps, false, n, step->normed, NULL);
     const cuda_part parts[] = {
         {&l->q, step->q, heads},
         {&l->k, step->k, kv},
@@ -125,8 +124,9 @@ void cuda_attend_in(ops_step *step, int layer)
         .index_offset = sparse ? (int64_t)c->index_offset[layer] : 0,
     };
     int projections = sparse ? 5 : 3;
-    if (cuda_project_heads(step, parts, projections, step->normed, n, &args)) return;
-    cuda_project_parts(step, parts, projections, step->normed, n, NULL, CUDA_STORE);
+    const uint16_t *in = cuda_norm_for(step, parts, projections, step->x, &l->input_norm, m->hidden, m->norm_eps, n);
+    if (cuda_project_heads(step, parts, projections, in, n, &args)) return;
+    cuda_project_parts(step, parts, projections, in, n, NULL, CUDA_STORE);
     int64_t blocks = ((int64_t)n * args.jobs + ATTEND_IN_WARPS - 1) / ATTEND_IN_WARPS;
     cuda_launch(step, "attend_in", (int)blocks, 1, 1, ATTEND_IN_WARPS * CUDA_WARP, 0, &args, sizeof args);
 }

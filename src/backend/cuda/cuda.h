@@ -144,6 +144,9 @@ struct ops_step {
     uint16_t *packed;       /* rows of a projection as the kernels of project_hopper.h want them, [packed_rows, packed_cols] at
                              * most; NULL: they are not used */
     int32_t packed_rows, packed_cols;
+    uint16_t *expanded;     /* weights for project_wide.h, or NULL */
+    size_t expanded_bytes;
+    int32_t expanded_rows;  /* from so many on they go there */
     float *slice_sums;      /* of project_slices.cuh; NULL: they are not for this GPU */
     size_t slice_bytes;
     float *open_sums;       /* of those kernels */
@@ -164,7 +167,8 @@ extern hy_status (*cuda_open_gpu)(gpu **g, hy_error *err);
 /* linear.c for trial.c: a product, or with `z` a SwiGLU, of one part's format by warpgroups or by the kernels of every GPU; the
  * columns that the former take are multiples. */
 struct project_args;
-void cuda_project_by(ops_step *step, bool wgmma, const struct project_args *args);
+typedef enum cuda_project_way { CUDA_BY_ALL /* GPUs' kernels */, CUDA_BY_HOPPER, CUDA_BY_WIDE } cuda_project_way;
+void cuda_project_by(ops_step *step, cuda_project_way way, const struct project_args *args);
 int cuda_hopper_cols(int32_t format);
 /* trial.c: step->packed becomes NULL where projections by warpgroups have other bits than the rest. */
 hy_status cuda_trial(ops_step *step, hy_error *err);
@@ -258,8 +262,11 @@ typedef struct cuda_part {
 void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
                         const int32_t *rows, cuda_project_kind kind);
 struct attend_in_args;
+/* The norm of x, in step->normed, or in step->packed if all `parts`, which alone take it, want it in blocks. */
+const uint16_t *cuda_norm_for(ops_step *step, const cuda_part *parts, int n, const float *x, const kernel_weight *gain,
+                              int hidden, float eps, int32_t count);
 /* The products of query, key, value and index with what attend_in makes of them, in one launch: the bits of
- * cuda_project_parts and that. False: nothing is done, since rows are few or there is no such kernel (qkv_hopper.h). n is 3
+ * cuda_project_parts and that. False: nothing is done, since rows are few or there is no such kernel (qkv_wide.h). n is 3
  * or 5. */
 bool cuda_project_heads(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
                         const struct attend_in_args *heads);

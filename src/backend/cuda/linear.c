@@ -9,12 +9,13 @@
 #include <assert.h>
 #include <string.h>
 
-#include "backend/cuda/kernels/qkv_hopper.h"
+#include "backend/cuda/kernels/project_hopper.h"
+#include "backend/cuda/kernels/qkv_wide.h"
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
 static void norm_rows(ops_step *step, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain,
-                      int32_t count, const int32_t *rows, uint16_t *out, float *out_float)
+                      int32_t count, const int32_t *rows, uint16_t *out, float *out_float, int32_t values)
 {
     norm_args args = {.x = x,
                       .gain = *gain,
@@ -23,6 +24,7 @@ static void norm_rows(ops_step *step, const float *x, const kernel_weight *gain,
                       .hidden = hidden,
                       .rows = rows,
                       .out = out,
+                      .values = values,
                       .out_float = out_float};
     if (count > 0) cuda_launch(step, "norm", count, 1, 1, NORM_BLOCK, 0, &args, sizeof args);
 }
@@ -30,7 +32,7 @@ static void norm_rows(ops_step *step, const float *x, const kernel_weight *gain,
 void cuda_norm(ops_step *step, const float *x, const kernel_weight *gain, int hidden, float eps, bool plain,
                int32_t count, uint16_t *out, float *out_float)
 {
-    norm_rows(step, x, gain, hidden, eps, plain, count, NULL, out, out_float);
+    norm_rows(step, x, gain, hidden, eps, plain, count, NULL, out, out_float, 0);
 }
 
 void cuda_swiglu(ops_step *step, const float *gate, const float *up, int64_t n, int32_t count, float alpha, float limit,
@@ -330,6 +332,16 @@ hy_status cuda_linear_open(ops_step *step, hy_error *err)
     if (status == HY_OK)
         status = cuda_step_alloc(step, (size_t)hopper_blocks(b), HOPPER_OPEN, "open sums of projections",
                                  &step->open_sums, err);
+    step->expanded_rows = b->options.gpu_wgmma_rows == 1 ? WIDE_ROWS_TESTED : WIDE_ROWS;
+    if (status == HY_OK && rows >= step->expanded_rows && b->info.shared >= WIDE_SHARED + WIDE_MORE) {
+        int64_t heads =
+            (int64_t)(m->heads + 2 * m->kv_heads) * m->head_dim + (m->index_heads + 1) * (int64_t)m->index_dim;
+        int64_t values = (heads + 5 * WIDE_OUTPUTS) * m->hidden; /* of attend_in at once; larger ones take turns */
+        if (values < WIDE_CLUSTER * WIDE_OUTPUTS * widest) values = WIDE_CLUSTER * WIDE_OUTPUTS * widest;
+        step->expanded_bytes = (size_t)values * sizeof *step->expanded;
+        status = cuda_step_alloc(step, (size_t)values, sizeof *step->expanded, "expanded weights of projections",
+                                 &step->expanded, err);
+    }
     step->packed_cols = (int32_t)widest;
     return status == HY_OK ? cuda_trial(step, err) : status;
 }
@@ -354,16 +366,107 @@ static void launch_hopper(ops_step *step, const char *name, int32_t format, cons
                 hopper[format].shared, &args, sizeof args);
 }
 
+/* ---- Of very many rows, from expanded weights ----------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *rows, *expand;
+    int values; /* in 16 bytes of codes */
+} wide[] = {
+    [KERNEL_BF16] = {"wide_rows_bf16", "wide_expand_bf16", 8},
+    [KERNEL_MXFP8] = {"wide_rows_mxfp8", "wide_expand_mxfp8", 16},
+    [KERNEL_NVFP4] = {"wide_rows_nvfp4", "wide_expand_nvfp4", 32},
+};
+
+static bool takes_wide(const ops_step *step, const kernel_weight *w, int32_t count)
+{
+    return count >= step->expanded_rows && step->expanded && takes_hopper(step, w, count) &&
+           w->cols % (PROJECT_SLICES * WIDE_K) == 0 &&
+           (size_t)w->cols * 2 * WIDE_OUTPUTS * WIDE_CLUSTER <= step->expanded_bytes;
+}
+
+static bool are_wide(const ops_step *step, const cuda_part *parts, int n, int32_t count)
+{
+    bool fits = takes_wide(step, parts[0].w, count);
+    for (int i = 1; i < n; i++) fits &= parts[i].w->format == parts[0].w->format;
+    return fits;
+}
+
+static void wide_rows_of(ops_step *step, const project_args *of)
+{
+    int32_t cols = of->part[0].w.cols, blocks = divide_up(of->count, WIDE_TILE) * WIDE_GROUPS;
+    wide_rows_args args = {.in = of->in, .rows = of->rows, .count = of->count, .cols = cols, .packed = step->packed};
+    int64_t units = (int64_t)blocks * WIDE_LINES * (cols / 8);
+    cuda_launch(step, wide[of->part[0].w.format].rows, (int)(units / WIDE_EXPAND_BLOCK), 1, 1, WIDE_EXPAND_BLOCK, 0,
+                &args, sizeof args);
+}
+
+const uint16_t *cuda_norm_for(ops_step *step, const cuda_part *parts, int n, const float *x, const kernel_weight *gain,
+                              int hidden, float eps, int32_t count)
+{
+    bool blocks = are_wide(step, parts, n, count);
+    uint16_t *out = blocks ? step->packed : step->normed;
+    norm_rows(step, x, gain, hidden, eps, false, count, NULL, out, NULL, blocks ? wide[parts[0].w->format].values : 0);
+    return out;
+}
+
+/* Rows as blocks, if they are not, and then, as many tiles at a time as there is room for, weights and products; with
+ * `heads` what becomes of these. */
+static void launch_wide(ops_step *step, const project_args *of, const attend_in_args *heads)
+{
+    const ops_backend *b = step->backend;
+    const bool glu = of->z != NULL;
+    const int32_t cols = of->part[0].w.cols, format = of->part[0].w.format, count = of->count;
+    qkv_wide_args args;
+    wide_args *product = &args.product;
+    memset(&args, 0, sizeof args);
+    product->of = *of;
+    int32_t all = 0;
+    for (int i = 0; i < (glu ? 1 : of->parts); i++) {
+        product->of.part[i].first = all;
+        all += divide_up(of->part[i].w.rows, glu ? WIDE_OUTPUTS / 2 : WIDE_OUTPUTS);
+    }
+    int32_t room = (int32_t)(step->expanded_bytes / ((size_t)cols * 2 * WIDE_OUTPUTS)) / WIDE_CLUSTER * WIDE_CLUSTER;
+    if (room > all) room = all;
+    product->row_tiles = divide_up(count, WIDE_TILE);
+    if (of->in != step->packed) wide_rows_of(step, of);
+    product->of.in = step->packed;
+    product->expanded = step->expanded;
+    if (heads) args.in = *heads;
+    for (int32_t first = 0; first < all; first += room) {
+        wide_expand_args expand;
+        memset(&expand, 0, sizeof expand);
+        product->first_tile = first;
+        product->tiles = all - first < room ? all - first : room;
+        expand.of = product->of;
+        expand.glu = glu;
+        expand.first_tile = first;
+        expand.tiles = product->tiles;
+        expand.expanded = step->expanded;
+        int64_t units = (int64_t)product->tiles * WIDE_OUTPUTS * (cols / wide[format].values);
+        cuda_launch(step, wide[format].expand, (int)(units / WIDE_EXPAND_BLOCK), 1, 1, WIDE_EXPAND_BLOCK, 0, &expand,
+                    sizeof expand);
+        int blocks = hopper_grid(b, product->row_tiles, product->tiles);
+        if (heads)
+            cuda_launch(step, "qkv_wide", blocks, 1, 1, WIDE_BLOCK, WIDE_SHARED + WIDE_MORE, &args, sizeof args);
+        else
+            cuda_launch(step, glu ? "glu_wide" : "project_wide", blocks, 1, 1, WIDE_BLOCK, WIDE_SHARED, product,
+                        sizeof *product);
+    }
+}
+
 int cuda_hopper_cols(int32_t format)
 {
     return PROJECT_SLICES * hopper[format].slab;
 }
 
-void cuda_project_by(ops_step *step, bool wgmma, const project_args *args)
+void cuda_project_by(ops_step *step, cuda_project_way way, const project_args *args)
 {
     const kernel_weight *w = &args->part[0].w;
     bool glu = args->z != NULL;
-    if (wgmma)
+    if (way == CUDA_BY_WIDE)
+        launch_wide(step, args, NULL);
+    else if (way == CUDA_BY_HOPPER)
         launch_hopper(step, glu ? hopper[w->format].glu : hopper[w->format].name, w->format, args,
                       divide_up(w->rows, glu ? HOPPER_OUTPUTS / 2 : HOPPER_OUTPUTS));
     else
@@ -375,31 +478,12 @@ void cuda_project_by(ops_step *step, bool wgmma, const project_args *args)
 bool cuda_project_heads(ops_step *step, const cuda_part *parts, int n, const uint16_t *in, int32_t count,
                         const attend_in_args *heads)
 {
-    int32_t format = parts[0].w->format;
-    /* On an H200 at 512 to 8,192 rows this takes 1.05 to 1.14 times what projection and heads take apart. */
-    bool wanted = step->backend->options.gpu_wgmma_rows == 1;
-    bool fits = wanted && count >= HEADS_ROWS && !step->backend->options.gpu_apart && heads->head_dim == HEADS_DIM &&
-                takes_hopper(step, parts[0].w, count) && (n == 3 || heads->index_dim == HEADS_DIM) &&
-                (format == KERNEL_MXFP8 || format == KERNEL_BF16);
-    for (int i = 0; i < n && fits; i++) fits = parts[i].w->format == format;
-    if (!fits) return false;
-    qkv_hopper_args args;
-    project_args *of = &args.product.of;
-    memset(&args, 0, sizeof args);
-    args.product.row_tiles = divide_up(count, HOPPER_ROWS);
-    args.product.open = step->open_sums;
-    of->parts = n, of->count = count, of->in = in;
-    for (int i = 0; i < n; i++) {
-        of->part[i] = (project_part){.w = *parts[i].w, .first = args.product.output_tiles};
-        args.product.output_tiles += parts[i].w->rows / HEADS_DIM;
-    }
-    pack(step, format, of);
-    of->in = step->packed;
-    args.in = *heads;
-    bool bf16 = format == KERNEL_BF16;
-    cuda_launch(step, bf16 ? "qkv_bf16_hopper" : "qkv_mxfp8_hopper",
-                hopper_grid(step->backend, args.product.row_tiles, args.product.output_tiles), 1, 1, HOPPER_BLOCK,
-                hopper[format].shared, &args, sizeof args);
+    bool fits = !step->backend->options.gpu_apart && !heads->query_e4m3 && heads->head_dim == HEADS_DIM &&
+                heads->rotary_dim == HEADS_ROTARY && (n == 3 || heads->index_dim == HEADS_DIM);
+    if (!fits || parts[0].w->format == KERNEL_NVFP4 || !are_wide(step, parts, n, count)) return false;
+    project_args of = {.parts = n, .count = count, .in = in};
+    for (int i = 0; i < n; i++) of.part[i].w = *parts[i].w;
+    launch_wide(step, &of, heads);
     return true;
 }
 
@@ -427,13 +511,16 @@ void cuda_project_parts(ops_step *step, const cuda_part *parts, int n, const uin
             launch_slices(step, sliced, false, &args);
             continue;
         }
-        bool wide = !form && takes_hopper(step, &args.part[0].w, count);
-        int of_block = wide ? HOPPER_OUTPUTS : form ? 16 : large ? MANY_OUTPUTS : tile->outputs;
+        bool very_wide = !form && takes_wide(step, &args.part[0].w, count);
+        bool wide_form = !form && takes_hopper(step, &args.part[0].w, count);
+        int of_block = wide_form ? HOPPER_OUTPUTS : form ? 16 : large ? MANY_OUTPUTS : tile->outputs;
         for (int i = 0; i < args.parts; i++) {
             args.part[i].first = blocks;
             blocks += divide_up(args.part[i].w.rows, of_block);
         }
-        if (wide)
+        if (very_wide)
+            launch_wide(step, &args, NULL);
+        else if (wide_form)
             launch_hopper(step, hopper[format].name, format, &args, blocks);
         else if (form)
             launch_few(step, form, form->name, &args, blocks);
@@ -474,6 +561,8 @@ void cuda_glu(ops_step *step, const kernel_weight *gate, const kernel_weight *up
         launch_few(step, form, form->glu, &args, divide_up(gate->rows, 8));
     else if (sliced)
         launch_slices(step, sliced, true, &args);
+    else if (takes_wide(step, gate, count))
+        launch_wide(step, &args, NULL);
     else if (takes_hopper(step, gate, count))
         launch_hopper(step, hopper[gate->format].glu, gate->format, &args, divide_up(gate->rows, HOPPER_OUTPUTS / 2));
     else if (are_many(step, tile, gate->format, 2 * gate->rows, count))
@@ -491,9 +580,9 @@ void cuda_feed_dense(ops_step *step, int layer)
     const ops_model *m = step->backend->model;
     const cuda_layer *l = &step->backend->layer[layer];
     int32_t count = step->rows.count;
-    cuda_norm(step, step->x, &l->post_norm, m->hidden, m->norm_eps, false, count, step->normed, NULL);
-    cuda_glu(step, &l->dense_gate, &l->dense_up, step->normed, count, m->swiglu_alpha, m->swiglu_limit, false, step->y,
-             step->z);
+    const cuda_part parts[] = {{&l->dense_gate, NULL, 0}, {&l->dense_up, NULL, 0}};
+    const uint16_t *in = cuda_norm_for(step, parts, 2, step->x, &l->post_norm, m->hidden, m->norm_eps, count);
+    cuda_glu(step, &l->dense_gate, &l->dense_up, in, count, m->swiglu_alpha, m->swiglu_limit, false, step->y, step->z);
     cuda_project(step, &l->dense_down, step->z, count, NULL, true, CUDA_ADD, step->x, m->hidden);
 }
 
@@ -502,6 +591,7 @@ void cuda_head(ops_step *step)
     const ops_model *m = step->backend->model;
     const ops_backend *b = step->backend;
     int32_t count = step->logit_rows;
-    norm_rows(step, step->x, &b->final_norm, m->hidden, m->norm_eps, false, count, step->logit_row, step->normed, NULL);
+    norm_rows(step, step->x, &b->final_norm, m->hidden, m->norm_eps, false, count, step->logit_row, step->normed, NULL,
+              0);
     cuda_project(step, &b->head, step->normed, count, NULL, false, CUDA_STORE, step->logits, m->vocab);
 }

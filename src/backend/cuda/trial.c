@@ -1,11 +1,11 @@
 /*
  * Projections by warpgroups are tried before any row goes to them.
  *
- * A row may go to project_hopper.cu or to the kernels of every GPU, by how many stand beside it: so both must give the
- * same bits. What an instruction of wgmma adds at once is the hardware's, and what becomes of registers while one is in
- * flight the compiler's: it was wrong once, on a card alone. So a product and a SwiGLU of random values, with rows and
- * outputs that fill no tile, are computed both ways when a backend opens its first step (some milliseconds). Where a
- * bit differs, none go there, and the log says so.
+ * A row may go to project_hopper.cu, to project_wide.cu or to the kernels of every GPU, by how many stand beside it: so
+ * all must give the same bits. What an instruction of wgmma adds at once is the hardware's, and what becomes of
+ * registers while one is in flight the compiler's: it was wrong once, on a card alone. So a product and a SwiGLU of
+ * random values, with rows and outputs that fill no tile, are computed all ways when a backend opens its first step
+ * (some milliseconds). Where a bit differs, none go there, and the log says so.
  */
 #include "backend/cuda/cuda.h"
 
@@ -56,25 +56,27 @@ static void fill_weight(int32_t format, uint8_t *data, size_t bytes, uint8_t *sc
         scales[i] = (uint8_t)(format == KERNEL_MXFP8 ? 120 + next_bits(state) % 8 : 0x30 + next_bits(state) % 16);
 }
 
-/* Runs `args` both ways into two places of `bytes`, which held ones; are they equal? */
-static hy_status both_ways(ops_step *step, project_args *args, void *out[2], size_t bytes, uint8_t *host[2],
-                           bool *equal, hy_error *err)
+/* Runs `args` all ways into two places of `bytes`, which held ones; are they equal? */
+static hy_status all_ways(ops_step *step, project_args *args, void *out[2], size_t bytes, uint8_t *host[2], bool *equal,
+                          hy_error *err)
 {
     gpu *g = step->backend->gpu;
     bool glu = args->z != NULL;
-    for (int way = 0; way < 2; way++) {
+    hy_status status = HY_OK;
+    for (int way = CUDA_BY_ALL; way <= (step->expanded ? CUDA_BY_WIDE : CUDA_BY_HOPPER) && status == HY_OK; way++) {
+        int to = way != CUDA_BY_ALL;
         if (glu)
-            args->z = out[way];
+            args->z = out[to];
         else
-            args->part[0].out = out[way];
-        cuda_project_by(step, way == 1, args);
+            args->part[0].out = out[to];
+        cuda_project_by(step, (cuda_project_way)way, args);
+        status = g->calls->wait(g, err);
+        if (status == HY_OK && step->error.status != HY_OK) *err = step->error, status = step->error.status;
+        if (status == HY_OK) g->calls->read(g, out[to], host[to], bytes);
+        *equal = *equal && (!to || memcmp(host[0], host[1], bytes) == 0);
+        if (to) g->calls->fill(g, out[to], 0xFF, bytes);
     }
-    hy_status status = g->calls->wait(g, err);
-    if (status == HY_OK && step->error.status != HY_OK) *err = step->error, status = step->error.status;
-    if (status != HY_OK) return status;
-    for (int way = 0; way < 2; way++) g->calls->read(g, out[way], host[way], bytes);
-    *equal = *equal && memcmp(host[0], host[1], bytes) == 0;
-    return HY_OK;
+    return status;
 }
 
 static hy_status try_format(ops_step *step, int32_t format, bool *equal, hy_error *err)
@@ -109,7 +111,7 @@ static hy_status try_format(ops_step *step, int32_t format, bool *equal, hy_erro
         memset(host[0], 0xFF, out_bytes);
         for (int i = 0; i < 2 && args.in; i++) out[i] = put(step, host[0], out_bytes, owned, &count, err);
         status = out[0] && out[1] ? HY_OK : err->status;
-        if (status == HY_OK) status = both_ways(step, &args, out, out_bytes, host, equal, err);
+        if (status == HY_OK) status = all_ways(step, &args, out, out_bytes, host, equal, err);
         args.parts = 2;
         args.part[1] = args.part[0];
         args.part[0].w.rows = args.part[1].w.rows = OUTPUTS / 2; /* gate, and up behind it */
@@ -118,7 +120,7 @@ static hy_status try_format(ops_step *step, int32_t format, bool *equal, hy_erro
         args.part[0].stride = OUTPUTS / 2;
         args.z = out[0];
         if (status == HY_OK)
-            status = both_ways(step, &args, out, (size_t)rows * OUTPUTS / 2 * sizeof(uint16_t), host, equal, err);
+            status = all_ways(step, &args, out, (size_t)rows * OUTPUTS / 2 * sizeof(uint16_t), host, equal, err);
     }
     for (int i = 0; i < count; i++) g->calls->free(g, owned[i]);
     for (int i = 0; i < 2; i++) memory_free(host[i]);

@@ -9,7 +9,7 @@
  * released model; reads 4 bytes a value and writes 4 of a query, 9/16 of a cached one. Squares add per lane in ascending
  * dims, then over lanes 16, 8, 4, 2, 1 apart. Bound: the launch for few rows, memory (L2) for many.
  *
- * This file has what becomes of one vector; attend_in.cu takes it from memory, and qkv_hopper.cu from its products.
+ * This file has what becomes of one vector; attend_in.cu takes it from memory, and qkv_wide.cu from its products.
  */
 #ifndef HAYATE_BACKEND_CUDA_ATTEND_IN_CUH
 #define HAYATE_BACKEND_CUDA_ATTEND_IN_CUH
@@ -137,20 +137,35 @@ DEVICE void store_query(const attend_in_args &a, int row, int kind, int job, con
     }
 }
 
-/* A key or value into the place in the cache that its row has. One way for all kinds: the code is in the loop of a kernel. */
-DEVICE void store_cached(const attend_in_args &a, const vector_place &place, int kind, int job, const float x[4])
+/* Where a vector lies in the cache: its codes, and the scale of group g at scales[g * stride]. */
+struct cached_vector {
+    uint8_t *data, *scales;
+    int stride;
+};
+
+DEVICE bool is_stored(const vector_place &place) { return place.sequence >= 0 && place.slot >= 0; }
+
+DEVICE cached_vector cached_at(const attend_in_args &a, const vector_place &place, int kind, int job)
 {
-    int64_t slot = place.slot;
-    if (place.sequence < 0 || slot < 0) return;
     bool index = kind == INDEX_KEY, value = kind == VALUE;
-    int dim = index ? a.index_dim : a.head_dim, token = (int)(slot % CUDA_BLOCK_TOKENS), groups = dim / 16;
-    uint8_t *block = a.cache.base + slot / CUDA_BLOCK_TOKENS * a.cache.row_bytes;
+    int dim = index ? a.index_dim : a.head_dim, token = (int)(place.slot % CUDA_BLOCK_TOKENS), groups = dim / 16;
+    uint8_t *block = a.cache.base + place.slot / CUDA_BLOCK_TOKENS * a.cache.row_bytes;
     uint8_t *at = index ? block + a.index_offset : block + a.main_offset + job * a.cache.head_bytes;
     int64_t vector = token * ((index ? a.cache.index_scales : a.cache.k_scales) / CUDA_BLOCK_TOKENS);
     uint8_t *scales = at + (index ? a.cache.index_scales : value ? a.cache.v_scales : a.cache.k_scales);
     scales += value ? token / 4 * 4 * groups + token % 4 : token * groups;
-    encode_vector(index ? a.cache.index : a.cache.main, index ? 1 : value ? a.v_scale : a.k_scale, x, dim,
-                  at + (value ? a.cache.v_data : 0) + vector, scales, value ? 4 : 1);
+    cached_vector c = {at + (value ? a.cache.v_data : 0) + vector, scales, value ? 4 : 1};
+    return c;
+}
+
+/* A key or value into the place in the cache that its row has. One way for all kinds: the code is in the loop of a kernel. */
+DEVICE void store_cached(const attend_in_args &a, const vector_place &place, int kind, int job, const float x[4])
+{
+    if (!is_stored(place)) return;
+    bool index = kind == INDEX_KEY, value = kind == VALUE;
+    cached_vector c = cached_at(a, place, kind, job);
+    encode_vector(index ? a.cache.index : a.cache.main, index ? 1 : value ? a.v_scale : a.k_scale, x,
+                  index ? a.index_dim : a.head_dim, c.data, c.scales, c.stride);
 }
 
 #endif

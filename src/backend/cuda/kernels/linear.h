@@ -85,7 +85,8 @@ typedef struct norm_args {
     float base, eps; /* the gain is base + its value */
     int32_t hidden;
     const int32_t *rows; /* row of x that goes to row blockIdx.x, or NULL: the same */
-    uint16_t *out;       /* bf16 [gridDim.x, hidden] */
+    uint16_t *out;       /* bf16 [gridDim.x, hidden]; with `values` in blocks of rows as project_wide.h has them */
+    int32_t values;      /* 0, or fragment<>::VALUES of the weights that multiply them */
     float *out_float;    /* the same values, or NULL */
 } norm_args;
 

@@ -11,6 +11,7 @@
  */
 #include "backend/cuda/kernels/linear.h"
 #include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/project_wide.h"
 #include "backend/cuda/kernels/swiglu.cuh"
 
 /* Element `column` of row `row`, by any format. */
@@ -35,7 +36,15 @@ DEVICE float add_lanes(float x)
     return x;
 }
 
-/* A width is a multiple of 16. The first HELD quads of a thread stay in registers; of wider rows the rest is read twice. */
+/* Where elements at .. at + 3 of a row lie in blocks of rows for project_wide.cuh, in numbers. */
+DEVICE int64_t block_place(int64_t row, int32_t n, int32_t at, int32_t values)
+{
+    int32_t t = at / values % 4, step = at / (4 * values) * (values / 4) + at % values / 4, line = (int32_t)(row % WIDE_LINES);
+    int64_t atom = row / WIDE_LINES * (n / WIDE_K) + step / 4;
+    return (atom * WIDE_LINES + line) * WIDE_K + ((step % 4 * 2 + t / 2) ^ (line & 7)) * 8 + t % 2 * 4;
+}
+
+/* A width is a multiple of 16, and with `values` one of WIDE_K. The first HELD quads of a thread stay in registers; of wider rows the rest is read twice. */
 KERNEL_AHEAD(norm, norm_args)
 {
     enum { HELD = 4 };
@@ -80,13 +89,13 @@ KERNEL_AHEAD(norm, norm_args)
                 pairs |= (uint64_t)h << 16 * i;
                 y.w[i] = (uint32_t)h << 16;
             }
-            *(uint64_t *)(a.out + to + at) = pairs;
+            *(uint64_t *)(a.out + (a.values ? block_place(blockIdx.x, n, at, a.values) : to + at)) = pairs;
             if (a.out_float) *(quad *)(a.out_float + to + at) = y;
         }
     }
     for (int32_t i = 4 * HELD * NORM_BLOCK + thread; i < n; i += NORM_BLOCK) {
         uint16_t y = bf16_of_float(from[i] * inverse * (a.base + weight_value(&a.gain, 0, i)));
-        a.out[to + i] = y;
+        a.out[a.values ? block_place(blockIdx.x, n, i / 4 * 4, a.values) + i % 4 : to + i] = y;
         if (a.out_float) a.out_float[to + i] = float_of_bf16(y);
     }
 }

@@ -36,7 +36,7 @@
 #include "backend/cuda/kernels/swiglu.cuh"
 
 /* What becomes of a tile. */
-enum { HOPPER_STORED, HOPPER_GLU, HOPPER_HEADS };
+enum { HOPPER_STORED, HOPPER_GLU };
 
 template <int FORMAT_, int MODE_> struct slab {
     static constexpr int FORMAT = FORMAT_, MODE = MODE_;
@@ -393,16 +393,7 @@ DEVICE void hopper_store(const project_hopper_args &a, const hopper_tile &p, con
         }
 }
 
-/* Of HOPPER_HEADS, whose finished tile lies where sums of two slices are until the next one has some: rows of 128 numbers as
- * attend_in.cuh has them, output o of row r at o ^ tile_swizzle(r). */
-DEVICE int tile_swizzle(int row) { return row / 2 % 4 * 8; }
-
-/* What warp 0 .. HEADS_WARPS - 1, one of those that multiply, does with a tile of HOPPER_HEADS. The others have none. */
-DEVICE void heads_take(const project_hopper_args &, const hopper_tile &, float *, int) {}
-
-/* `all` is what heads_take gets. */
-template <int FORMAT, int MODE, typename arguments>
-DEVICE void project_hopper(const arguments &all, const project_hopper_args &a)
+template <int FORMAT, int MODE> DEVICE void project_hopper(const project_hopper_args &a)
 {
     typedef slab<FORMAT, MODE> s;
     constexpr bool GLU = MODE == HOPPER_GLU;
@@ -453,22 +444,10 @@ DEVICE void project_hopper(const arguments &all, const project_hopper_args &a)
             hopper_chain(&walk, even, slabs);
             hopper_chain(&walk, sum, slabs);
             hopper_rest(&walk, even, sum);
-            if (MODE == HOPPER_HEADS && pair == 0) threads_meet<1, 2 * WARPGROUP>(); /* all are through with the tile there */
             hopper_fold(pair, even, sum, open, open_four);
         }
         hopper_tile p = hopper_tile_at<GLU>(a, item);
-        if (MODE == HOPPER_HEADS) {
-            float *finished = (float *)(shared + s::OPEN_AT), *to[2];
-            threads_meet<1, 2 * WARPGROUP>(); /* all have added their open sums */
-            UNROLL for (int h = 0; h < 2; h++)
-                to[h] = finished + 2 * t * HOPPER_OUTPUTS + ((line + 8 * h) ^ tile_swizzle(2 * t));
-            UNROLL for (int i = 0; i < HOPPER_SUMS; i++) /* row 8 (i / 4) + 2t + i % 2 */
-                to[i / 2 % 2][(i / 4 * 8 + i % 2) * HOPPER_OUTPUTS] = sum[i];
-            threads_meet<1, 2 * WARPGROUP>();
-            if (!p.idle) heads_take(all, p, finished, warp);
-        } else if (!p.idle) {
-            hopper_store<FORMAT, GLU>(a, p, sum, line);
-        }
+        if (!p.idle) hopper_store<FORMAT, GLU>(a, p, sum, line);
     }
     if (HOPPER_TOGETHER > 1) cluster_meet(); /* the others' last arrivals have come */
 }

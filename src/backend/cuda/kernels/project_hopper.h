@@ -28,10 +28,6 @@ enum {
                           HOPPER_SLOTS_MXFP8 * HOPPER_OUTPUTS * 16,
     HOPPER_SHARED_NVFP4 = HOPPER_OPEN + HOPPER_BARRIERS + HOPPER_STAGES_NVFP4 * (HOPPER_ROWS * 256 + HOPPER_OUTPUTS * 64) +
                           HOPPER_SLOTS_NVFP4 * HOPPER_OUTPUTS * 16,
-    HEADS_WARPS = 8,
-    HEADS_TOGETHER = 4, /* rows of a head that a warp takes at a time */
-    HEADS_DIM = HOPPER_OUTPUTS,
-    HEADS_ROWS = 192, /* fewer rows are not worth it */
     PACK_BLOCK = 256,
 };
 
