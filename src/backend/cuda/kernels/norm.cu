@@ -44,7 +44,8 @@ DEVICE int64_t block_place(int64_t row, int32_t n, int32_t at, int32_t values)
     return (atom * WIDE_LINES + line) * WIDE_K + ((step % 4 * 2 + t / 2) ^ (line & 7)) * 8 + t % 2 * 4;
 }
 
-/* A width is a multiple of 16, and with `values` one of WIDE_K. The first HELD quads of a thread stay in registers; of wider rows the rest is read twice. */
+/* A width is a multiple of 16, and with `values` one of WIDE_K. The first HELD quads of a thread stay in registers; of wider rows
+ * the rest is read twice. */
 KERNEL_AHEAD(norm, norm_args)
 {
     enum { HELD = 4 };
