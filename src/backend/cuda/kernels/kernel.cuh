@@ -147,7 +147,8 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* Where driver.c allows it, a kernel's blocks come onto the GPU when all of the one before are past this, and wait here until
  * that one has ended and what it wrote can be seen: the way to the GPU is then behind them. The next kernel is let on behind the
- * wait: before it, several kernels came at once and took each other's places, and a step of one row took 8 % longer.
+ * wait: before it, several kernels came at once and took each other's places, and a step of one row took 5 to 8 %
+ * longer.
  *
  * So when a block comes, what was before the kernel before has ended. Who needs no more than that calls the two halves by
  * itself, follow_let() first and follow_wait() before it ends, for what comes behind it; in between it reads what others wrote
