@@ -358,9 +358,9 @@ static void attend(ops_step *step, const slice *part, int layer)
     for (int32_t i = part->begin; i < part->begin + part->count; i++)
         if (s->host_sequence[i].blocks > most) most = s->host_sequence[i].blocks;
     assert(most <= s->blocks);
-    if (hopper) mode = hopper_mode(step, (int64_t)part->count * d->kv_heads * tiles, most);
+    bool fp8 = hopper && d->cache == CACHE_FP8; /* has forms of its own */
+    if (hopper && !fp8) mode = hopper_mode(step, (int64_t)part->count * d->kv_heads * tiles, most);
     int32_t places = mode == DRAFT_BLOCKS ? most : DRAFT_RUNS + 1;
-    bool fp8 = hopper && d->cache == CACHE_FP8;
     int64_t abreast = mode == DRAFT_WHOLE || fp8 ? part->count : s->parts / (places * d->kv_heads);
     for (int32_t first = 0; first < part->count; first += (int32_t)abreast) {
         int32_t count = part->count - first < abreast ? part->count - first : (int32_t)abreast;
